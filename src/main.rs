@@ -1,1 +1,3 @@
-fn main(){}
+//! The binary: parse, run, exit code.
+
+fn main() {}

@@ -1,0 +1,23 @@
+//! The pure core: what muster knows, without doing anything.
+//!
+//! Values in, values out. Nothing here reads a clock, a file, the environment, the network or a
+//! source of randomness: time, randomness and facts are arguments. Every other layer may use
+//! this one; this one uses none.
+
+pub mod claims;
+pub mod code;
+pub mod digest;
+pub mod endpoint;
+pub mod identity;
+pub mod job;
+pub mod manifest;
+pub mod model_name;
+pub mod range_set;
+pub mod receipt;
+pub mod repo;
+pub mod repo_path;
+pub mod retry;
+pub mod selection;
+pub mod shards;
+pub mod units;
+pub mod verify;

@@ -1,0 +1,201 @@
+//! Sizes and durations as people write and read them.
+//!
+//! Sizes need a unit, since a bare `M` means a million to some and 2^20 to others.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Why a text is no size or duration.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum UnitError {
+    /// A unit with two readings.
+    #[error("`{text}` is ambiguous: write {decimal} ({decimal_bytes} bytes) or {binary} ({binary_bytes} bytes)")]
+    Ambiguous {
+        /// What was given.
+        text: String,
+        /// The decimal spelling.
+        decimal: String,
+        /// Its bytes.
+        decimal_bytes: u64,
+        /// The binary spelling.
+        binary: String,
+        /// Its bytes.
+        binary_bytes: u64,
+    },
+    /// A number without a unit.
+    #[error("`{text}` has no unit: write {text}B for bytes, or for example 200MB, 1GiB, 1.6Gbit")]
+    NoUnit {
+        /// What was given.
+        text: String,
+    },
+    /// Not a size.
+    #[error("`{text}` is no size: write for example 200MB, 1GiB or 1.6Gbit")]
+    Size {
+        /// What was given.
+        text: String,
+    },
+    /// Not a duration.
+    #[error("`{text}` is no duration: write for example 90s, 30m or 2h")]
+    Duration {
+        /// What was given.
+        text: String,
+    },
+}
+
+const DECIMAL: [(&str, u64); 5] =
+    [("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000), ("P", 1_000_000_000_000_000)];
+
+/// Parses a size in bytes: `512B`, `200MB`, `1GiB`, `1.6Gbit`, `0`.
+///
+/// # Errors
+/// [`UnitError`]: a bare number or a bare prefix is refused with its readings.
+pub fn parse_size(text: &str) -> Result<u64, UnitError> {
+    let text = text.trim();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..at], text[at..].trim());
+    let value: f64 = number.parse().map_err(|_| UnitError::Size { text: text.to_owned() })?;
+    if unit.is_empty() {
+        return if value == 0.0 { Ok(0) } else { Err(UnitError::NoUnit { text: text.to_owned() }) };
+    }
+    if let Some(&(prefix, decimal)) = DECIMAL.iter().find(|(prefix, _)| unit.eq_ignore_ascii_case(prefix)) {
+        return Err(UnitError::Ambiguous {
+            text: text.to_owned(),
+            decimal: format!("{number}{prefix}B"),
+            decimal_bytes: whole(value * decimal as f64),
+            binary: format!("{number}{prefix}iB"),
+            binary_bytes: whole(value * binary_of(decimal) as f64),
+        });
+    }
+    let factor = unit_factor(unit).ok_or_else(|| UnitError::Size { text: text.to_owned() })?;
+    let bytes = value * factor;
+    if bytes > i64::MAX as f64 {
+        return Err(UnitError::Size { text: text.to_owned() });
+    }
+    Ok(whole(bytes))
+}
+
+/// Parses a duration: `90s`, `30m`, `2h`, `1d`, `250ms`.
+///
+/// # Errors
+/// [`UnitError::Duration`].
+pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+    let refuse = || UnitError::Duration { text: text.to_owned() };
+    let trimmed = text.trim();
+    let at = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(refuse)?;
+    let value: f64 = trimmed[..at].parse().map_err(|_| refuse())?;
+    let seconds = match trimmed[at..].trim() {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return Err(refuse()),
+    };
+    Duration::try_from_secs_f64(value * seconds).map_err(|_| refuse())
+}
+
+/// Bytes for a person: `0 B`, `999 B`, `1.0 kB`, `540.2 GB`, `1.70 TB`.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    const UNITS: [(&str, u64, usize); 4] =
+        [("TB", 1_000_000_000_000, 2), ("GB", 1_000_000_000, 1), ("MB", 1_000_000, 1), ("kB", 1_000, 1)];
+    match UNITS.iter().find(|(_, unit, _)| count >= *unit) {
+        Some((name, unit, digits)) => format!("{:.*} {name}", digits, count as f64 / *unit as f64),
+        None => format!("{count} B"),
+    }
+}
+
+/// A rate for a person: `361 MB/s`.
+#[must_use]
+pub fn rate(bytes_per_s: f64) -> String {
+    const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    match UNITS.iter().find(|(_, unit)| bytes_per_s >= *unit) {
+        Some((name, unit)) if bytes_per_s / unit < 10.0 => format!("{:.1} {name}/s", bytes_per_s / unit),
+        Some((name, unit)) => format!("{:.0} {name}/s", bytes_per_s / unit),
+        None => format!("{bytes_per_s:.0} B/s"),
+    }
+}
+
+/// A duration for a person: `62 ms`, `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`.
+#[must_use]
+pub fn duration(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0 => format!("{} ms", span.as_millis()),
+        1..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds % 86400 / 3600),
+    }
+}
+
+fn unit_factor(unit: &str) -> Option<f64> {
+    let lower = unit.to_ascii_lowercase();
+    if lower == "b" {
+        return Some(1.0);
+    }
+    let (prefix, rest) = lower.split_at_checked(1)?;
+    let decimal = DECIMAL.iter().find(|(name, _)| name.eq_ignore_ascii_case(prefix))?.1;
+    match rest {
+        "b" => Some(decimal as f64),
+        "ib" => Some(binary_of(decimal) as f64),
+        "bit" => Some(decimal as f64 / 8.0),
+        "ibit" => Some(binary_of(decimal) as f64 / 8.0),
+        _ => None,
+    }
+}
+
+fn binary_of(decimal: u64) -> u64 {
+    1 << (10 * (decimal.ilog10() / 3))
+}
+
+fn whole(bytes: f64) -> u64 {
+    bytes.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_need_a_unit() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512B", 512),
+            ("200MB", 200_000_000),
+            ("1GiB", 1 << 30),
+            ("1.5 kib", 1536),
+            ("1.6Gbit", 200_000_000),
+            ("2TB", 2_000_000_000_000),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        assert!(matches!(parse_size("200"), Err(UnitError::NoUnit { .. })));
+        for text in ["", "MB", "-1MB", "1XB", "1MBB", "nanB", "1..2MB", "99999999999PB", "1é"] {
+            assert!(matches!(parse_size(text), Err(UnitError::Size { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_prefix_is_refused_with_both_readings() {
+        let error = parse_size("10M").unwrap_err().to_string();
+        assert!(error.contains("10MB (10000000 bytes)") && error.contains("10MiB (10485760 bytes)"), "{error}");
+    }
+
+    #[test]
+    fn figures_read_well() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(540_200_000_000), "540.2 GB");
+        assert_eq!(bytes(1_700_000_000_000), "1.70 TB");
+        assert_eq!(rate(361e6), "361 MB/s");
+        assert_eq!(rate(1.234e9), "1.2 GB/s");
+        assert_eq!(duration(Duration::from_millis(62)), "62 ms");
+        assert_eq!(duration(Duration::from_secs(725)), "12 min");
+        assert_eq!(parse_duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("1.5h"), Ok(Duration::from_secs(5400)));
+        for text in ["", "5", "m", "5 weeks", "-1s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}
