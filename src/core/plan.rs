@@ -1,0 +1,376 @@
+//! The plan: which byte range which connection fetches next.
+//!
+//! Owns the missing ranges of every file of one job. Invariant: each missing byte is in exactly
+//! one place, unassigned or in one assignment. Across files first, largest first; a file larger
+//! than its fair share is handed out in order and in steps, not far ahead of its hash; when
+//! nothing is left to hand out, the largest assignment is split, so that all connections work
+//! until the last byte.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::range_set::RangeSet;
+
+/// Longest range asked of a server in one request: huge files pass a CDN only so.
+const REQUEST_MAX: u64 = 1 << 30;
+/// Step in which a file larger than its fair share is handed out, and its alignment.
+const STEP: u64 = 64 << 20;
+/// Steps that each connection of a file may be ahead of the file's hash.
+const STEPS_AHEAD: u64 = 2;
+/// What both halves of a split have at least.
+const SPLIT_MIN: u64 = 1 << 20;
+
+/// Index of a file in the job's manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub usize);
+
+/// Names one assignment for as long as it is worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AssignmentId(u64);
+
+/// One connection's work: fetch this range of this file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// Its name.
+    pub id: AssignmentId,
+    /// The file.
+    pub file: FileId,
+    /// The bytes; the end may shrink while it is worked on, see [`Plan::end_of`].
+    pub range: Range<u64>,
+    /// Whether the server ignores ranges: the answer is the whole file.
+    pub whole: bool,
+}
+
+/// What a connection that has nothing to do should do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Fetch this.
+    Fetch(Assignment),
+    /// Nothing now; ask again when something was released, hashed or taken off hold.
+    Wait,
+    /// Every byte has been fetched.
+    Done,
+}
+
+/// How a file may be fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Any number of connections, any ranges.
+    Ranges,
+    /// One connection, in order: after bytes came that were not the file's.
+    Sequential,
+    /// One connection, the whole file in one answer: the server ignores ranges.
+    Whole,
+}
+
+#[derive(Debug)]
+struct File {
+    size: u64,
+    unassigned: RangeSet,
+    active: usize,
+    hashed: u64,
+    way: Way,
+    held: bool,
+}
+
+#[derive(Debug)]
+struct Active {
+    file: FileId,
+    position: u64,
+    end: u64,
+}
+
+/// The missing ranges of a job and who fetches them.
+#[derive(Debug, Default)]
+pub struct Plan {
+    files: BTreeMap<FileId, File>,
+    active: BTreeMap<AssignmentId, Active>,
+    next_id: u64,
+}
+
+impl Plan {
+    /// Adds a file that lacks bytes of `0..size`. A file that lacks none needs no plan.
+    pub fn add(&mut self, id: FileId, size: u64, missing: RangeSet) {
+        let file = File { size, unassigned: missing, active: 0, hashed: 0, way: Way::Ranges, held: false };
+        self.files.insert(id, file);
+    }
+
+    /// Gives a connection work. `last` is the file it came from, so that it stays with it;
+    /// `connections` is how many share the work.
+    pub fn assign(&mut self, last: Option<FileId>, connections: usize) -> Next {
+        if self.remaining() == 0 {
+            return Next::Done;
+        }
+        if let Some(file) = self.choose(last) {
+            return Next::Fetch(self.hand_out(file, connections));
+        }
+        self.split().map_or(Next::Wait, Next::Fetch)
+    }
+
+    /// An assignment has fetched everything before `position`.
+    pub fn advance(&mut self, id: AssignmentId, position: u64) {
+        if let Some(active) = self.active.get_mut(&id) {
+            active.position = position;
+        }
+    }
+
+    /// Where an assignment ends now.
+    #[must_use]
+    pub fn end_of(&self, id: AssignmentId) -> u64 {
+        self.active.get(&id).map_or(0, |active| active.end)
+    }
+
+    /// A connection stops working on an assignment, having fetched everything before
+    /// `reached`; the rest is unassigned again.
+    pub fn release(&mut self, id: AssignmentId, reached: u64) {
+        let Some(active) = self.active.remove(&id) else { return };
+        let Some(file) = self.files.get_mut(&active.file) else { return };
+        file.active -= 1;
+        file.unassigned.insert(reached.min(active.end)..active.end);
+    }
+
+    /// The file's hash has taken everything before `position`.
+    pub fn hashed(&mut self, id: FileId, position: u64) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.hashed = position;
+        }
+    }
+
+    /// Hands nothing of this file out until [`Plan::unhold`].
+    pub fn hold(&mut self, id: FileId) {
+        self.set_held(id, true);
+    }
+
+    /// Ends a hold.
+    pub fn unhold(&mut self, id: FileId) {
+        self.set_held(id, false);
+    }
+
+    /// Starts a file again with these bytes missing. Assignments of it that still run count for
+    /// nothing any more; their connections find an end of 0.
+    pub fn restart(&mut self, id: FileId, missing: RangeSet, way: Way) {
+        self.active.retain(|_, active| active.file != id);
+        if let Some(file) = self.files.get_mut(&id) {
+            file.active = 0;
+            file.hashed = 0;
+            file.unassigned = missing;
+            file.way = way;
+        }
+    }
+
+    /// Takes a file out: it is complete, or given up.
+    pub fn remove(&mut self, id: FileId) {
+        self.active.retain(|_, active| active.file != id);
+        self.files.remove(&id);
+    }
+
+    /// Bytes not fetched yet, assigned or not.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        let unassigned: u64 = self.files.values().map(|file| file.unassigned.len_bytes()).sum();
+        let active: u64 = self.active.values().map(|active| active.end - active.position).sum();
+        unassigned + active
+    }
+
+    /// The file to hand out from: the last one if it has more, else the one that has most per
+    /// connection, untouched ones first.
+    fn choose(&self, last: Option<FileId>) -> Option<FileId> {
+        let stay = last.filter(|id| self.files.get(id).is_some_and(|file| file.may_start(0)));
+        stay.or_else(|| {
+            let open = self.files.iter().filter(|(_, file)| file.may_start(file.active));
+            let key = |file: &File| (file.active == 0, file.unassigned.len_bytes() / (file.active as u64 + 1));
+            open.max_by_key(|(id, file)| (key(file), std::cmp::Reverse(**id))).map(|(id, _)| *id)
+        })
+    }
+
+    fn hand_out(&mut self, id: FileId, connections: usize) -> Assignment {
+        let fair = self.remaining() / connections.max(1) as u64;
+        let file = self.files.get_mut(&id).expect("the chosen file is in the plan");
+        let first = file.unassigned.first().expect("the chosen file lacks a range");
+        let range = match file.way {
+            Way::Whole => 0..file.size,
+            Way::Ranges if file.unassigned.len_bytes() > fair && file.size > STEP => {
+                first.start..first.end.min((first.start / STEP + 1) * STEP)
+            }
+            Way::Ranges | Way::Sequential => first.start..first.end.min(first.start + REQUEST_MAX),
+        };
+        file.unassigned.remove(range.clone());
+        let whole = file.way == Way::Whole;
+        self.start(id, range, whole)
+    }
+
+    /// Takes the second half of the assignment with most left.
+    fn split(&mut self) -> Option<Assignment> {
+        let splittable = |active: &&mut Active| {
+            let file = self.files.get(&active.file);
+            file.is_some_and(|file| file.way == Way::Ranges && !file.held)
+        };
+        let active = self.active.values_mut().filter(splittable).max_by_key(|active| active.end - active.position)?;
+        let left = active.end - active.position;
+        if left < 2 * SPLIT_MIN {
+            return None;
+        }
+        let middle = (active.position + left / 2).next_multiple_of(4096);
+        let range = middle..active.end;
+        active.end = middle;
+        let file = active.file;
+        Some(self.start(file, range, false))
+    }
+
+    fn start(&mut self, file: FileId, range: Range<u64>, whole: bool) -> Assignment {
+        let id = AssignmentId(self.next_id);
+        self.next_id += 1;
+        self.active.insert(id, Active { file, position: range.start, end: range.end });
+        if let Some(file) = self.files.get_mut(&file) {
+            file.active += 1;
+        }
+        Assignment { id, file, range, whole }
+    }
+
+    fn set_held(&mut self, id: FileId, held: bool) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.held = held;
+        }
+    }
+}
+
+impl File {
+    /// Whether a connection may start on the first missing range beside `others`.
+    fn may_start(&self, others: usize) -> bool {
+        let Some(first) = self.unassigned.first() else { return false };
+        let ahead = first.start.saturating_sub(self.hashed);
+        let near = others == 0 || ahead <= STEPS_AHEAD * STEP * (others as u64 + 1);
+        !self.held && near && (self.way == Way::Ranges || self.active == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn plan(sizes: &[u64]) -> Plan {
+        let mut plan = Plan::default();
+        for (id, size) in sizes.iter().enumerate() {
+            plan.add(FileId(id), *size, RangeSet::from(0..*size));
+        }
+        plan
+    }
+
+    fn fetch(next: Next) -> Assignment {
+        match next {
+            Next::Fetch(assignment) => assignment,
+            other => panic!("expected work, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn shards_are_handed_out_whole_and_largest_first() {
+        let mut plan = plan(&[10 * MIB, 30 * MIB, 20 * MIB]);
+        let order: Vec<_> = (0..3).map(|_| fetch(plan.assign(None, 2))).collect();
+        assert_eq!(order.iter().map(|a| a.file.0).collect::<Vec<_>>(), [1, 2, 0]);
+        assert_eq!(order[0].range, 0..30 * MIB);
+    }
+
+    #[test]
+    fn an_idle_connection_takes_half_of_the_largest_rest() {
+        let mut plan = plan(&[40 * MIB]);
+        let first = fetch(plan.assign(None, 1));
+        plan.advance(first.id, 8 * MIB);
+        let second = fetch(plan.assign(None, 1));
+        assert_eq!(second.range, 24 * MIB..40 * MIB);
+        assert_eq!(plan.end_of(first.id), 24 * MIB);
+        plan.release(first.id, 24 * MIB);
+        plan.release(second.id, 40 * MIB);
+        assert_eq!(plan.assign(None, 1), Next::Done);
+    }
+
+    #[test]
+    fn a_large_file_is_handed_out_in_steps_not_far_ahead_of_its_hash() {
+        let mut plan = plan(&[100 * STEP]);
+        let starts: Vec<_> = (0..8).map(|_| fetch(plan.assign(None, 8)).range).collect();
+        assert!(starts.iter().take(3).all(|range| range.end - range.start == STEP));
+        let furthest = starts.iter().map(|range| range.start).max().unwrap();
+        assert!(furthest <= STEPS_AHEAD * STEP * 9, "{furthest}");
+    }
+
+    #[test]
+    fn a_connection_stays_with_its_file() {
+        let mut plan = plan(&[3 * REQUEST_MAX, 3 * REQUEST_MAX]);
+        let a = fetch(plan.assign(None, 2));
+        let b = fetch(plan.assign(None, 2));
+        assert_ne!(a.file, b.file);
+        assert_eq!(a.range, 0..REQUEST_MAX);
+        plan.release(a.id, REQUEST_MAX);
+        plan.hashed(a.file, REQUEST_MAX);
+        let next = fetch(plan.assign(Some(a.file), 2));
+        assert_eq!((next.file, next.range.start), (a.file, REQUEST_MAX));
+    }
+
+    #[test]
+    fn a_held_file_does_not_stop_the_others() {
+        let mut plan = plan(&[30 * MIB, 20 * MIB]);
+        let bad = fetch(plan.assign(None, 2));
+        plan.hold(bad.file);
+        plan.release(bad.id, 0);
+        assert_eq!(fetch(plan.assign(Some(bad.file), 2)).file, FileId(1));
+        assert!(!matches!(plan.assign(None, 2), Next::Fetch(Assignment { file: FileId(0), .. })));
+        plan.unhold(bad.file);
+        assert_eq!(fetch(plan.assign(None, 2)).file, FileId(0));
+    }
+
+    #[test]
+    fn a_sequential_file_has_one_connection() {
+        let mut plan = plan(&[30 * MIB]);
+        let first = fetch(plan.assign(None, 4));
+        plan.restart(first.file, RangeSet::from(0..30 * MIB), Way::Sequential);
+        assert_eq!(plan.end_of(first.id), 0, "the old assignment counts for nothing");
+        let again = fetch(plan.assign(None, 4));
+        assert_eq!(again.range, 0..30 * MIB);
+        assert_eq!(plan.assign(None, 4), Next::Wait);
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_fetched_exactly_once(
+            sizes in prop::collection::vec(1u64..300 * MIB, 1..12),
+            connections in 1usize..9,
+            steps in prop::collection::vec((0usize..9, 1u64..80 * MIB, any::<bool>()), 1..400),
+        ) {
+            let mut plan = plan(&sizes);
+            let mut got: Vec<RangeSet> = sizes.iter().map(|_| RangeSet::new()).collect();
+            let mut busy: Vec<Option<(Assignment, u64)>> = vec![None; connections];
+            let endless = std::iter::repeat((0, 64 * MIB, false)).enumerate().map(|(i, s)| (i % connections, s.1, s.2));
+            for (who, amount, fails) in steps.into_iter().chain(endless).take(20_000) {
+                let who = who % connections;
+                let Some((work, at)) = busy[who].take() else {
+                    match plan.assign(None, connections) {
+                        Next::Fetch(work) => { let at = work.range.start; busy[who] = Some((work, at)); }
+                        Next::Wait => {}
+                        Next::Done => break,
+                    }
+                    continue;
+                };
+                let to = (at + amount).min(plan.end_of(work.id));
+                let fresh = RangeSet::from(at..to);
+                prop_assert_eq!(got[work.file.0].difference(&fresh).len_bytes(), got[work.file.0].len_bytes(), "no byte twice");
+                got[work.file.0].insert(at..to);
+                plan.advance(work.id, to);
+                let prefix = got[work.file.0].run_end(0);
+                plan.hashed(work.file, prefix);
+                if fails || to >= plan.end_of(work.id) {
+                    plan.release(work.id, to);
+                } else {
+                    busy[who] = Some((work, to));
+                }
+            }
+            prop_assert_eq!(plan.remaining(), 0);
+            for (set, size) in got.iter().zip(&sizes) {
+                prop_assert!(set.is_whole(*size));
+            }
+        }
+    }
+}

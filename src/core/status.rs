@@ -1,0 +1,106 @@
+//! What `status` says: the report the owner writes once a second and everybody reads.
+//!
+//! The shape is public (`muster schema status`). Bytes are integers, times are UTC, and what is
+//! not known is null, never 0. A reader that did not write the report says how old it is.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::job::{JobError, JobState};
+use super::model_name::ModelName;
+use super::repo::{CommitId, RepoId, RepoKind, Revision};
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// Everything known about one volume.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Absolute path of the volume's root, as the writer sees it.
+    pub volume: String,
+    /// When these facts were true.
+    pub written_at: Timestamp,
+    /// Who owns the volume.
+    pub daemon: DaemonStatus,
+    /// The models, sorted by id.
+    pub models: Vec<ModelStatus>,
+}
+
+/// The owner of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    /// Whether there is a live owner; null when that could not be told.
+    pub running: Option<bool>,
+    /// Its host.
+    pub host: Option<String>,
+    /// Its process id on that host.
+    pub pid: Option<u32>,
+    /// Its program version.
+    pub version: Option<String>,
+    /// Age of these facts, seconds.
+    pub age_s: Option<f64>,
+}
+
+/// One model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelStatus {
+    /// Its name on the volume.
+    pub id: ModelName,
+    /// Repository id.
+    pub repo: RepoId,
+    /// Kind of repository.
+    pub repo_type: RepoKind,
+    /// What was asked for.
+    pub revision: Revision,
+    /// What it resolved to.
+    pub commit: Option<CommitId>,
+    /// Include and exclude patterns as flags; null for the whole repository.
+    pub selection: Option<String>,
+    /// Absolute directory.
+    pub directory: String,
+    /// Where the job stands.
+    pub state: JobState,
+    /// What is going on inside the state, in a word or two: `fetching`, `hashing`, `disk`,
+    /// `no_space`, `backing off`.
+    pub phase: Option<String>,
+    /// Files.
+    pub files: Option<Count>,
+    /// Shards; a model in one file has none.
+    pub shards: Option<Count>,
+    /// Bytes.
+    pub bytes: Option<Bytes>,
+    /// Bytes received per second, over the last seconds.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Seconds to the end at that rate.
+    pub eta_s: Option<u64>,
+    /// Seconds since the last byte came.
+    pub last_byte_age_s: Option<f64>,
+    /// Connections with a request under way.
+    pub connections: u32,
+    /// Why it failed or was paused.
+    pub error: Option<JobError>,
+}
+
+/// How many of how many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// All.
+    pub total: u64,
+    /// Verified and in place.
+    pub verified: u64,
+}
+
+/// The three honest numbers, and what they are measured against.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    /// Bytes of the manifest.
+    pub total: u64,
+    /// Written here, whether synced or not.
+    pub received: u64,
+    /// Synced and claimed.
+    pub durable: u64,
+    /// In files whose digest matched.
+    pub verified: u64,
+}
