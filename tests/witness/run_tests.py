@@ -27,7 +27,12 @@ def main():
     become_subreaper()
     signal.signal(signal.SIGTERM, interrupt)
 
-    cargo = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    cargo = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     totals = [0, 0, 0]
     reader = threading.Thread(target=pass_on, args=(cargo.stdout, totals), daemon=True)
     reader.start()
