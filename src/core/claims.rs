@@ -94,7 +94,9 @@ mod tests {
 
     fn file(entry: &FileEntry, ranges: &[Range<u64>]) -> Vec<u8> {
         let mut bytes = header(entry).to_vec();
-        ranges.iter().for_each(|range| bytes.extend(record(entry, range)));
+        for range in ranges {
+            bytes.extend(record(entry, range));
+        }
         bytes
     }
 

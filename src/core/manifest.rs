@@ -236,13 +236,13 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::core::repo::RepoId;
+    use crate::core::repo::{RepoId, RepoKind};
     use crate::core::selection::Pattern;
 
     /// A source for tests.
     pub(crate) fn source() -> Source {
         Source {
-            repo: Repo { kind: Default::default(), id: RepoId::parse("org/model").unwrap() },
+            repo: Repo { kind: RepoKind::default(), id: RepoId::parse("org/model").unwrap() },
             endpoint: Endpoint::parse("https://hub.example").unwrap(),
             revision: Revision::default(),
             commit: CommitId::from_bytes([7; 20]),

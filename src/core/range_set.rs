@@ -128,7 +128,9 @@ impl From<Range<u64>> for RangeSet {
 impl From<Vec<(u64, u64)>> for RangeSet {
     fn from(pairs: Vec<(u64, u64)>) -> Self {
         let mut set = Self::new();
-        pairs.into_iter().for_each(|(start, end)| set.insert(start..end));
+        for (start, end) in pairs {
+            set.insert(start..end);
+        }
         set
     }
 }
@@ -171,7 +173,7 @@ mod tests {
             prop_assert_eq!(set.len_bytes(), bytes.len() as u64);
             let range = probe.0..probe.0 + probe.1;
             prop_assert_eq!(set.contains(&range), range.clone().all(|byte| bytes.contains(&byte)));
-            let end = (probe.0..).find(|byte| !bytes.contains(byte)).unwrap();
+            let end = (probe.0..u64::MAX).find(|byte| !bytes.contains(byte)).unwrap();
             prop_assert_eq!(set.run_end(probe.0), end);
             prop_assert_eq!(set.missing(84).iter().flatten().collect::<Vec<_>>(), (0..84).filter(|b| !bytes.contains(b)).collect::<Vec<_>>());
         }

@@ -150,6 +150,11 @@ fn binary_of(decimal: u64) -> u64 {
     1 << (10 * (decimal.ilog10() / 3))
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and a size is never negative"
+)]
 fn whole(bytes: f64) -> u64 {
     bytes.round() as u64
 }
