@@ -18,12 +18,7 @@ impl CodePath<'_> {
         let rooted = !name.starts_with(char::is_uppercase);
         let mut windows = self.segments.windows(wanted.len());
         let alone = self.segments.len() == 1;
-        !alone
-            && if rooted {
-                windows.next() == Some(&wanted[..])
-            } else {
-                windows.any(|window| window == wanted)
-            }
+        !alone && if rooted { windows.next() == Some(&wanted[..]) } else { windows.any(|window| window == wanted) }
     }
 }
 
@@ -32,22 +27,13 @@ pub(crate) fn paths<'a>(tokens: &[Token<'a>]) -> Vec<CodePath<'a>> {
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
         let after_dot = at > 0 && tokens[at - 1].text == ".";
-        at = if is_identifier(token.text) && !after_dot {
-            path_tree(tokens, at, &[], &mut found)
-        } else {
-            at + 1
-        };
+        at = if is_identifier(token.text) && !after_dot { path_tree(tokens, at, &[], &mut found) } else { at + 1 };
     }
     found
 }
 
 /// Reads one path or `use` tree that starts at `at`; returns where it ends.
-fn path_tree<'a>(
-    tokens: &[Token<'a>],
-    mut at: usize,
-    prefix: &[&'a str],
-    found: &mut Vec<CodePath<'a>>,
-) -> usize {
+fn path_tree<'a>(tokens: &[Token<'a>], mut at: usize, prefix: &[&'a str], found: &mut Vec<CodePath<'a>>) -> usize {
     let line = tokens[at].line;
     let mut segments = prefix.to_vec();
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
@@ -115,9 +101,7 @@ fn skipped_length(rest: &str) -> Option<usize> {
     if rest.starts_with("/*") {
         return Some(block_comment_length(rest));
     }
-    let unprefixed = ["br", "cr", "r"]
-        .iter()
-        .find_map(|prefix| rest.strip_prefix(prefix));
+    let unprefixed = ["br", "cr", "r"].iter().find_map(|prefix| rest.strip_prefix(prefix));
     if let Some(raw) = unprefixed {
         let hashes = raw.len() - raw.trim_start_matches('#').len();
         if raw[hashes..].starts_with('"') {
