@@ -1,0 +1,46 @@
+//! The bounded pool for work that blocks: syncs, renames, hashing from disk.
+//!
+//! Owns the only way from async code to a blocking thread. A caller that goes away does not
+//! stop work already begun: a sync is always seen through.
+
+#![allow(clippy::disallowed_methods, reason = "this is the home of blocking threads")]
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+/// Runs blocking work, at most so many pieces at once.
+#[derive(Debug, Clone)]
+pub struct Blocking {
+    runtime: Handle,
+    permits: Arc<Semaphore>,
+}
+
+impl Blocking {
+    /// A pool of `threads` on the threads of `runtime`.
+    #[must_use]
+    pub fn new(runtime: Handle, threads: usize) -> Self {
+        Self { runtime, permits: Arc::new(Semaphore::new(threads.max(1))) }
+    }
+
+    /// Runs `work` on a blocking thread; waits for a free place first.
+    ///
+    /// # Panics
+    /// When `work` panicked: the panic goes on in the caller.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
+        let done = self.runtime.spawn_blocking(move || {
+            let _permit = permit;
+            work()
+        });
+        match done.await {
+            Ok(value) => value,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down under us; there is no one left to answer.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! How fetching ends badly.
+
+use thiserror::Error;
+
+use crate::core::code::Code;
+use crate::core::repo_path::RepoPath;
+use crate::core::verify::Mismatch;
+use crate::sources::ReadError;
+use crate::volume::{Sealed, VolumeError};
+
+/// Why a file that was received whole is not verified.
+#[derive(Debug, Error)]
+pub(crate) enum FinishError {
+    /// The disk failed.
+    #[error("the disk failed")]
+    Volume(#[from] VolumeError),
+    /// The bytes are not the file's; the partial is handed back to be set aside.
+    #[error("{mismatch}")]
+    Mismatch { mismatch: Mismatch, sealed: Box<Sealed> },
+}
+
+/// The caller no longer owns the volume.
+#[derive(Debug, Clone, Copy, Error)]
+#[error("another process owns the volume now")]
+pub struct OwnershipLost;
+
+/// Why a file, or the whole job, was given up.
+#[derive(Debug, Error)]
+pub enum FetchError {
+    /// A read failed once too often, or for good.
+    #[error("{path} could not be fetched")]
+    Read {
+        /// The file.
+        path: RepoPath,
+        /// The last failure.
+        #[source]
+        source: Box<ReadError>,
+    },
+    /// What the source serves is not what the manifest says, each time.
+    #[error("{path} is corrupt at its source: {mismatch} in each of {fetches} fetches")]
+    Corrupt {
+        /// The file.
+        path: RepoPath,
+        /// The last mismatch.
+        mismatch: Mismatch,
+        /// How often it was fetched.
+        fetches: u32,
+    },
+    /// The volume failed.
+    #[error("{path} could not be written")]
+    Volume {
+        /// The file.
+        path: RepoPath,
+        /// Why.
+        #[source]
+        source: VolumeError,
+    },
+    /// Publishing failed: the volume, or its ownership.
+    #[error("{path} could not be published")]
+    Publish {
+        /// The file.
+        path: RepoPath,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+        /// The outcome that follows.
+        code: Code,
+    },
+    /// Another process owns the volume.
+    #[error("the download stops")]
+    Ownership(#[source] OwnershipLost),
+    /// Stopped on request; what is durable stays.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl FetchError {
+    /// The outcome of a job that ends with this.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Read { source, .. } => source.problem.code(),
+            Self::Corrupt { .. } => Code::Corrupt,
+            Self::Volume { source, .. } => source.code(),
+            Self::Publish { code, .. } => *code,
+            Self::Ownership(_) => Code::Held,
+            Self::Stopped => Code::Interrupted,
+        }
+    }
+
+    /// What to do next, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { source, .. } => source.problem.hint(),
+            Self::Corrupt { .. } => {
+                Some("the repository itself is damaged, or a proxy is: ask its owner, or try another endpoint".to_owned())
+            }
+            Self::Volume { source, .. } => source.hint(),
+            Self::Publish { .. } | Self::Ownership(_) | Self::Stopped => None,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! One file being fetched: its partial, what has arrived, and its running hash.
+//!
+//! Shared by the connections that fetch ranges of the file. Invariants: bytes are received when
+//! they were written, durable when they were synced *and* claimed afterwards (P3); the hash takes
+//! each byte once and in order, from the hands of the connection that wrote it when it is next in
+//! order, else from disk. After a failed write or sync the whole value is thrown away: the file is
+//! opened again with what its claims prove.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::error::FinishError;
+use super::progress::Progress;
+use crate::clock;
+use crate::core::manifest::FileEntry;
+use crate::core::range_set::RangeSet;
+use crate::core::receipt::Proved;
+use crate::core::verify::{FileHasher, Mismatch, Proof};
+use crate::volume::{Partial, Sealed, Verified, VolumeError};
+
+/// Unclaimed bytes that ask for a checkpoint once [`CHECKPOINT_AFTER`] has passed.
+const CHECKPOINT_MIN: u64 = 16 << 20;
+const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
+/// Unclaimed bytes that ask for a checkpoint at once.
+const CHECKPOINT_MAX: u64 = 64 << 20;
+/// Longest time that received bytes stay unclaimed.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
+/// Bytes read from disk in one step.
+const READ_STEP: usize = 1 << 20;
+
+/// A file that is being fetched.
+#[derive(Debug)]
+pub(crate) struct FileFetch {
+    entry: FileEntry,
+    partial: Partial,
+    progress: Arc<Progress>,
+    state: Mutex<State>,
+    /// Held while claims are made, so that checkpoints of one file do not overlap.
+    checkpoint: Mutex<()>,
+    /// Held while bytes are hashed from disk.
+    from_disk: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    received: RangeSet,
+    durable: RangeSet,
+    /// Absent while somebody feeds it.
+    hasher: Option<FileHasher>,
+    checkpoint_at: Duration,
+    /// Whether every byte was hashed as it was written here.
+    streamed: bool,
+}
+
+impl FileFetch {
+    /// Takes up a partial of which `adopted` is on disk and claimed.
+    pub(crate) fn new(entry: FileEntry, partial: Partial, adopted: RangeSet, progress: Arc<Progress>) -> Self {
+        let state = State {
+            received: adopted.clone(),
+            streamed: adopted.is_empty(),
+            durable: adopted,
+            hasher: Some(FileHasher::new(&entry)),
+            checkpoint_at: clock::since_boot(),
+        };
+        Self { entry, partial, progress, state: Mutex::new(state), checkpoint: Mutex::default(), from_disk: Mutex::default() }
+    }
+
+    pub(crate) const fn entry(&self) -> &FileEntry {
+        &self.entry
+    }
+
+    /// Writes bytes that came, and hashes them if they are next in order.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), VolumeError> {
+        self.partial.write_at(at, bytes)?;
+        let len = bytes.len() as u64;
+        let hasher = {
+            let mut state = self.state();
+            state.received.insert(at..at + len);
+            state.hasher.take_if(|hasher| hasher.position() == at)
+        };
+        if let Some(mut hasher) = hasher {
+            hasher.update(bytes);
+            self.state().hasher = Some(hasher);
+        }
+        self.progress.came(len, clock::since_boot());
+        Ok(())
+    }
+
+    /// Everything received and not claimed yet.
+    pub(crate) fn unclaimed(&self) -> u64 {
+        let state = self.state();
+        state.received.len_bytes() - state.durable.len_bytes()
+    }
+
+    /// Whether it is time for a checkpoint.
+    pub(crate) fn wants_checkpoint(&self, now: Duration) -> bool {
+        let unclaimed = self.unclaimed();
+        let waited = now.saturating_sub(self.state().checkpoint_at);
+        unclaimed >= CHECKPOINT_MAX
+            || (unclaimed >= CHECKPOINT_MIN && waited >= CHECKPOINT_AFTER)
+            || (unclaimed > 0 && waited >= CHECKPOINT_EVERY)
+    }
+
+    /// Makes what has been received durable and claims it. Blocks. Returns how many bytes became
+    /// durable.
+    ///
+    /// The order is the promise: the ranges are fixed before the sync, and claimed after it.
+    pub(crate) fn checkpoint(&self) -> Result<u64, VolumeError> {
+        let _one = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = {
+            let mut state = self.state();
+            state.checkpoint_at = clock::since_boot();
+            state.received.difference(&state.durable)
+        };
+        if fresh.is_empty() {
+            return Ok(0);
+        }
+        self.partial.sync_data()?;
+        self.partial.claim(&fresh.iter().collect::<Vec<Range<u64>>>())?;
+        self.state().durable.extend(&fresh);
+        self.progress.became_durable(fresh.len_bytes());
+        Ok(fresh.len_bytes())
+    }
+
+    /// Where the hash stands; unknown while somebody feeds it.
+    pub(crate) fn hashed(&self) -> Option<u64> {
+        self.state().hasher.as_ref().map(FileHasher::position)
+    }
+
+    /// Whether bytes are on disk that are next for the hash.
+    pub(crate) fn hash_lags(&self) -> bool {
+        let state = self.state();
+        state.hasher.as_ref().is_some_and(|hasher| state.received.run_end(hasher.position()) > hasher.position())
+    }
+
+    /// Hashes from disk what was received ahead of the hash. Blocks.
+    pub(crate) fn hash_from_disk(&self) -> Result<(), VolumeError> {
+        let _one = self.from_disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = vec![0; READ_STEP];
+        loop {
+            let (mut hasher, end) = {
+                let mut state = self.state();
+                let Some(hasher) = state.hasher.take() else { return Ok(()) };
+                let end = state.received.run_end(hasher.position());
+                if end == hasher.position() {
+                    state.hasher = Some(hasher);
+                    return Ok(());
+                }
+                state.streamed = false;
+                (hasher, end)
+            };
+            let fed = feed(&self.partial, &mut hasher, end, &mut buffer);
+            self.state().hasher = Some(hasher);
+            fed?;
+        }
+    }
+
+    /// Whether every byte has been received.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.state().received.is_whole(self.entry.size)
+    }
+
+    /// Takes the bytes of this file out of the counters: they are worth nothing.
+    pub(crate) fn count_as_lost(&self) {
+        let state = self.state();
+        self.progress.lost(state.received.len_bytes(), state.durable.len_bytes());
+    }
+
+    /// The bytes that its claims prove.
+    pub(crate) fn durable(&self) -> RangeSet {
+        self.state().durable.clone()
+    }
+
+    /// Ends the file: last hashing, sync, proof. Blocks. With `readback` the bytes are read from
+    /// disk after the sync, and those decide.
+    pub(crate) fn finish(self, readback: bool) -> Result<Verified, FinishError> {
+        self.hash_from_disk()?;
+        let Self { entry, partial, progress, state, .. } = self;
+        let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let sealed = partial.seal()?;
+        progress.became_durable(state.received.len_bytes() - state.durable.len_bytes());
+        let streamed = state.streamed && !readback;
+        let judged = match state.hasher.filter(|_| !readback) {
+            Some(hasher) => hasher.finish(),
+            None => prove(&entry, &sealed)?,
+        };
+        match judged {
+            Ok(proof) => Ok(sealed.verified(proof, if streamed { Proved::Stream } else { Proved::Readback })),
+            Err(mismatch) => Err(FinishError::Mismatch { mismatch, sealed: Box::new(sealed) }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn feed(partial: &Partial, hasher: &mut FileHasher, end: u64, buffer: &mut [u8]) -> Result<(), VolumeError> {
+    while hasher.position() < end {
+        let want = usize::try_from(end - hasher.position()).unwrap_or(usize::MAX).min(buffer.len());
+        partial.read_exact_at(hasher.position(), &mut buffer[..want])?;
+        hasher.update(&buffer[..want]);
+    }
+    Ok(())
+}
+
+/// Hashes a sealed partial from disk, past the page cache where the system allows.
+fn prove(entry: &FileEntry, sealed: &Sealed) -> Result<Result<Proof, Mismatch>, VolumeError> {
+    sealed.drop_pages();
+    let mut hasher = FileHasher::new(entry);
+    let mut buffer = vec![0; READ_STEP];
+    loop {
+        let read = sealed.read_at(hasher.position(), &mut buffer)?;
+        if read == 0 {
+            return Ok(hasher.finish());
+        }
+        hasher.update(&buffer[..read]);
+    }
+}

@@ -1,0 +1,202 @@
+//! What can go wrong with one ranged read, and what that means for the next try.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::core::code::Code;
+use crate::core::endpoint::Origin;
+use crate::core::repo_path::RepoPath;
+use crate::core::retry::FailureClass;
+use crate::hub::HubError;
+
+/// A read that failed: where, and why (P10).
+#[derive(Debug)]
+pub struct ReadError {
+    /// The file.
+    pub path: RepoPath,
+    /// The bytes asked for.
+    pub range: Range<u64>,
+    /// Who was asked; unknown before the file was located.
+    pub host: Option<Origin>,
+    /// What happened.
+    pub problem: Problem,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes {}..{}", self.path, self.range.start, self.range.end)?;
+        if let Some(host) = &self.host {
+            write!(f, " from {host}")?;
+        }
+        write!(f, ": {}", self.problem)
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.problem)
+    }
+}
+
+/// What happened to a read.
+#[derive(Debug, Error)]
+pub enum Problem {
+    /// The file could not be located.
+    #[error("the file could not be located")]
+    Locate(#[source] HubError),
+    /// No connection, or it broke.
+    #[error("the connection failed after {received} bytes")]
+    Connection {
+        /// Bytes of this read that came before.
+        received: u64,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// No answer.
+    #[error("no answer within {} s", .after.as_secs())]
+    NoAnswer {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// No byte for too long in the middle of a body.
+    #[error("no bytes for {} s after {received} bytes", .after.as_secs())]
+    Idle {
+        /// How long was waited.
+        after: Duration,
+        /// Bytes of this read that came before.
+        received: u64,
+    },
+    /// A status that is no answer to a ranged read.
+    #[error("status {status} came{}", shown(.content_type, .body))]
+    Status {
+        /// The status code.
+        status: u16,
+        /// What the server says the body is.
+        content_type: Option<String>,
+        /// The start of the body, printable.
+        body: String,
+        /// When the server wants to be asked again.
+        after: Option<Duration>,
+        /// Whether the Hub itself answered, so that a 403 is about permission.
+        at_hub: bool,
+        /// Whether the file had just been located.
+        fresh: bool,
+    },
+    /// Status 200 to a ranged request that does not start at 0.
+    #[error("the server ignores ranges: status 200 came for a part of the file")]
+    RangeIgnored,
+    /// Status 206 with other bytes than asked for.
+    #[error("Content-Range `{came}` came for another range")]
+    WrongRange {
+        /// The header, printable.
+        came: String,
+    },
+    /// The range is not inside the file, says the server.
+    #[error("the server refuses the range (416), it says `{came}`")]
+    RangeRefused {
+        /// The Content-Range header, printable.
+        came: String,
+    },
+    /// The body has another length than the range.
+    #[error("a body of {came} bytes came where {expected} were expected{}", shown(.content_type, ""))]
+    WrongLength {
+        /// Bytes expected.
+        expected: u64,
+        /// Bytes announced.
+        came: u64,
+        /// What the server says the body is.
+        content_type: Option<String>,
+    },
+    /// More bytes than were asked for.
+    #[error("more bytes came than were asked for")]
+    TooLong,
+    /// The body ended early without an error.
+    #[error("the body ended after {received} bytes")]
+    Short {
+        /// Bytes of this read that came.
+        received: u64,
+    },
+    /// The body is compressed although identity was asked for.
+    #[error("the body came with content encoding `{encoding}`")]
+    Encoded {
+        /// The encoding.
+        encoding: String,
+    },
+}
+
+impl Problem {
+    /// What this means for the next try.
+    #[must_use]
+    pub fn class(&self) -> FailureClass {
+        match self {
+            Self::Locate(error) => error.class(),
+            Self::Connection { .. } | Self::NoAnswer { .. } | Self::Idle { .. } | Self::Short { .. } => {
+                FailureClass::Transient { after: None }
+            }
+            Self::Status { status, after, at_hub, fresh, .. } => status_class(*status, *after, *at_hub, *fresh),
+            Self::RangeIgnored
+            | Self::WrongRange { .. }
+            | Self::RangeRefused { .. }
+            | Self::WrongLength { .. }
+            | Self::TooLong
+            | Self::Encoded { .. } => FailureClass::Corrupt,
+        }
+    }
+
+    /// The outcome when this is what a job ends with.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Locate(error) => error.code(),
+            Self::Connection { .. } | Self::NoAnswer { .. } => Code::CouldNotCheck,
+            Self::Idle { .. } | Self::Short { .. } => Code::Stalled,
+            _ => Code::UpstreamRefused,
+        }
+    }
+
+    /// What to do next, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Locate(error) => error.hint(),
+            Self::Status { status: 400, .. } => {
+                Some("very large files can need Xet storage, which plain HTTP does not reach".to_owned())
+            }
+            Self::Encoded { .. } | Self::WrongLength { .. } => {
+                Some("a proxy on the way may rewrite answers: try without it, or ask its operator".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the whole origin is in trouble rather than this file.
+    #[must_use]
+    pub fn is_of_origin(&self) -> bool {
+        match self {
+            Self::Connection { received, .. } => *received == 0,
+            Self::NoAnswer { .. } => true,
+            Self::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
+            Self::Locate(error) => matches!(error.class(), FailureClass::Transient { .. }),
+            _ => false,
+        }
+    }
+}
+
+fn status_class(status: u16, after: Option<Duration>, at_hub: bool, fresh: bool) -> FailureClass {
+    match status {
+        408 | 429 | 500..=599 => FailureClass::Transient { after },
+        // A signed URL that ran out; but a 403 of the Hub, or for a URL just signed, means no.
+        401 | 403 if !at_hub && !fresh => FailureClass::StaleUrl,
+        _ => FailureClass::Permanent,
+    }
+}
+
+fn shown(content_type: &Option<String>, body: &str) -> String {
+    let kind = content_type.as_ref().map(|kind| format!(" with content type `{kind}`")).unwrap_or_default();
+    let body = if body.is_empty() { String::new() } else { format!(": `{body}`") };
+    kind + &body
+}

@@ -1,0 +1,11 @@
+//! Sources: things that serve byte ranges of a file.
+//!
+//! A source promises exact answers: what [`http::Body`] yields are the bytes asked for, in
+//! order, and never one more; anything else is a typed [`error::ReadError`]. There is one source
+//! so far, the Hub over HTTP (and whatever speaks like it); another becomes a variant beside it.
+
+pub mod error;
+pub mod http;
+
+pub use error::{Problem, ReadError};
+pub use http::{Body, HubSource, Timeouts};
