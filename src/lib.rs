@@ -6,3 +6,4 @@
 
 pub mod clock;
 pub mod core;
+pub mod volume;

@@ -18,3 +18,28 @@ pub struct Identity {
     /// Change time, nanoseconds since 1970.
     pub ctime_ns: i64,
 }
+
+impl Identity {
+    /// The same, made equal to no file's: for an identity that could not be waited out. The next
+    /// check hashes the file.
+    #[must_use]
+    pub const fn distrusted(self) -> Self {
+        Self { ctime_ns: i64::MIN, ..self }
+    }
+}
+
+/// What stands where a file of the manifest belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Observed {
+    /// Nothing.
+    Missing,
+    /// A link, a folder, a device, or a link on the way there.
+    NotRegular,
+    /// A regular file that opens.
+    Present(Identity),
+    /// Something that could not be opened or looked at.
+    Unreadable {
+        /// The system's words.
+        why: String,
+    },
+}

@@ -1,0 +1,60 @@
+//! The claims file beside a partial.
+//!
+//! Invariant: a record is appended only by a caller that has synced the record's range, and an
+//! append returns only when the record itself is durable. The format is `core::claims`'s.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+
+use super::dir::Dir;
+use super::error::{Result, Step, VolumeError};
+use super::writer::PartialName;
+use crate::core::claims;
+use crate::core::manifest::FileEntry;
+use crate::core::range_set::RangeSet;
+
+/// Most bytes of claims that are read: 1.6 million records, far beyond one a checkpoint.
+const LIMIT: u64 = 32 << 20;
+
+/// An open claims file.
+#[derive(Debug)]
+pub(super) struct ClaimsFile {
+    file: File,
+}
+
+impl ClaimsFile {
+    /// Makes the claims file of a partial, with these ranges in it, in place of an earlier one.
+    /// Both names, the partial's and its own, are durable afterwards.
+    pub(super) fn create(dir: &Dir, name: &PartialName, entry: &FileEntry, ranges: &RangeSet) -> Result<Self> {
+        let claims = name.claims();
+        dir.remove(&claims)?;
+        let mut this = Self { file: dir.create_file(&claims)? };
+        let mut bytes = claims::header(entry).to_vec();
+        ranges.iter().for_each(|range| bytes.extend(claims::record(entry, &range)));
+        this.write(&bytes).map_err(|(step, e)| VolumeError::new(step, dir.shown(&claims), e))?;
+        dir.sync()?;
+        Ok(this)
+    }
+
+    /// Adds ranges that were synced before.
+    pub(super) fn append(&mut self, dir: &Dir, name: &PartialName, entry: &FileEntry, ranges: &RangeSet) -> Result<()> {
+        let bytes: Vec<u8> = ranges.iter().flat_map(|range| claims::record(entry, &range)).collect();
+        self.write(&bytes).map_err(|(step, e)| VolumeError::new(step, dir.shown(&name.claims()), e))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::result::Result<(), (Step, std::io::Error)> {
+        self.file.write_all(bytes).map_err(|e| (Step::Write, e))?;
+        self.file.sync_data().map_err(|e| (Step::Sync, e))
+    }
+}
+
+/// What the claims of a partial prove durable; nothing when there are none or they are unusable.
+pub(super) fn read(dir: &Dir, name: &PartialName, entry: &FileEntry) -> Result<RangeSet> {
+    let file = match dir.open_file(&name.claims()) {
+        Err(error) if error.is_missing() => return Ok(RangeSet::new()),
+        other => other?,
+    };
+    let mut bytes = Vec::new();
+    file.take(LIMIT).read_to_end(&mut bytes).map_err(|e| VolumeError::new(Step::Read, dir.shown(&name.claims()), e))?;
+    Ok(claims::parse(&bytes, entry))
+}

@@ -1,0 +1,159 @@
+//! The volume: the root directory one owner writes to, and where things are on it.
+//!
+//! Owns the names below `<volume>/.muster` and the way from a [`ModelName`] to its directory.
+//! Opening creates nothing; what is missing is made by the calls that need it.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use super::dir::Dir;
+use super::error::{Result, VolumeError};
+use super::fs_kind::FsKind;
+use super::model_dir::{MANIFEST, ModelDir, PENDING};
+use super::quarantine::Quarantine;
+use super::small_file;
+use super::space::Space;
+use crate::core::model_name::ModelName;
+use crate::core::repo_path::OWN_DIR;
+
+const OWNERS: &str = "owners";
+const STATE: &str = "state";
+const QUARANTINE: &str = "quarantine";
+const LOG: &str = "log";
+const STATUS: &str = "status.json";
+/// Most bytes of a status.
+const STATUS_MAX: u64 = 256 << 20;
+/// Folders between the root and a model, itself included; as many as a [`ModelName`] has.
+const DEPTH_MAX: usize = 4;
+/// Most folders that are looked at to find models.
+const FOLDERS_MAX: usize = 100_000;
+
+/// A volume.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    root: Dir,
+}
+
+impl Volume {
+    /// Opens a volume that exists. Creates nothing.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self { root: Dir::open(path)? })
+    }
+
+    /// Opens a volume for writing; makes it, and the owner's area, when missing.
+    pub fn create(path: &Path) -> Result<Self> {
+        let this = Self { root: Dir::create(path)? };
+        small_file::sweep(&this.area()?)?;
+        Ok(this)
+    }
+
+    /// The root's path as the user gave it.
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Kind of file system it is on.
+    pub fn fs_kind(&self) -> FsKind {
+        FsKind::of(&self.root)
+    }
+
+    /// Room on it.
+    pub fn space(&self) -> Result<Space> {
+        Space::of(&self.root)
+    }
+
+    /// The owner's area, made when missing.
+    pub fn area(&self) -> Result<Dir> {
+        self.root.make_folder(OWN_DIR)
+    }
+
+    /// The owner's area; `None` when nobody ever owned the volume.
+    pub fn existing_area(&self) -> Result<Option<Dir>> {
+        found(self.root.folder(OWN_DIR))
+    }
+
+    /// The folder of the owner records, made when missing.
+    pub fn owners(&self) -> Result<Dir> {
+        self.area()?.make_folder(OWNERS)
+    }
+
+    /// The folder for the database, for the owner's eyes only, made when missing.
+    pub fn state_dir(&self) -> Result<PathBuf> {
+        Ok(self.area()?.make_private_folder(STATE)?.path().to_path_buf())
+    }
+
+    /// The folder for the logs of detached pulls, made when missing.
+    pub fn log_dir(&self) -> Result<PathBuf> {
+        Ok(self.area()?.make_folder(LOG)?.path().to_path_buf())
+    }
+
+    /// The place for bad bytes, made when missing.
+    pub fn quarantine(&self) -> Result<Quarantine> {
+        Ok(Quarantine::at(self.area()?.make_folder(QUARANTINE)?))
+    }
+
+    /// Replaces the status that everybody may read.
+    pub fn replace_status(&self, bytes: &[u8]) -> Result<()> {
+        small_file::replace(&self.area()?, STATUS, bytes)
+    }
+
+    /// The status; `None` when there is none.
+    pub fn status(&self) -> Result<Option<Vec<u8>>> {
+        match self.existing_area()? {
+            None => Ok(None),
+            Some(area) => small_file::read(&area, STATUS, STATUS_MAX),
+        }
+    }
+
+    /// Opens a model's directory for reading; `None` when there is no such directory.
+    pub fn model(&self, name: &ModelName) -> Result<Option<ModelDir>> {
+        Ok(found(self.root.folder(name.as_str()))?.map(ModelDir::at))
+    }
+
+    /// Opens a model's directory for writing; makes it when missing.
+    pub fn create_model(&self, name: &ModelName) -> Result<ModelDir> {
+        ModelDir::prepare(self.root.make_folder(name.as_str())?)
+    }
+
+    /// The names of all models: directories with a manifest, finished or pending, sorted. Links
+    /// and hidden folders are not entered, nor models to find others inside.
+    pub fn models(&self) -> Result<Vec<ModelName>> {
+        let mut names = Vec::new();
+        let mut looked_at = 0;
+        let mut queue = vec![(String::new(), self.root.clone())];
+        while let Some((at, dir)) = queue.pop() {
+            for entry in dir.list()? {
+                if entry.kind != FileType::Directory || entry.name.starts_with('.') {
+                    continue;
+                }
+                looked_at += 1;
+                if looked_at > FOLDERS_MAX {
+                    return Err(VolumeError::TooMany { path: self.path().to_path_buf(), limit: FOLDERS_MAX });
+                }
+                let name = if at.is_empty() { entry.name.clone() } else { format!("{at}/{}", entry.name) };
+                // A folder that went away, or that we may not enter, holds no model of ours.
+                let Ok(folder) = dir.folder(&entry.name) else { continue };
+                if is_model(&folder) {
+                    names.extend(ModelName::parse(&name));
+                } else if name.split('/').count() < DEPTH_MAX {
+                    queue.push((name, folder));
+                }
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+fn is_model(folder: &Dir) -> bool {
+    let Ok(own) = folder.folder(OWN_DIR) else { return false };
+    [MANIFEST, PENDING].iter().any(|name| matches!(own.look(name), Ok(Some(_))))
+}
+
+fn found<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(error) if error.is_missing() => Ok(None),
+        other => other.map(Some),
+    }
+}

@@ -1,0 +1,30 @@
+//! Everything that touches the volume.
+//!
+//! Owns every path, open, write, sync, rename and removal below a volume's root. Invariants: no
+//! unverified byte gets a final name (P1), nothing is claimed before it is durable (P3), and no
+//! path, link or folder of somebody else steers a write out of a model directory (P9). Plain
+//! blocking calls: the layers above decide on which thread. No network, no database, no tasks.
+
+#![allow(clippy::disallowed_methods, reason = "home of the file system calls")]
+
+pub mod adopt;
+mod claims_file;
+mod copy;
+pub mod dir;
+pub mod error;
+pub mod fs_kind;
+pub mod identity;
+pub mod in_use;
+pub mod layout;
+pub mod model_dir;
+pub mod partial;
+pub mod publish;
+pub mod quarantine;
+pub mod retired;
+pub mod small_file;
+pub mod space;
+pub mod writer;
+
+pub use error::VolumeError;
+pub use layout::Volume;
+pub use model_dir::ModelDir;

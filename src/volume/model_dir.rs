@@ -1,0 +1,296 @@
+//! A model directory: what a loader expects, and one folder of ours that describes it.
+//!
+//! Invariant: [`ModelDir::open`] and everything that reads creates nothing, so a read-only mount
+//! is enough for the gate. Manifest and receipt are written durably; the receipt is written
+//! last and set aside first.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::dir::{Dir, Walk, stat_of};
+use super::error::{Result, Step, VolumeError};
+use super::fs_kind::FsKind;
+use super::partial::{drop_pages, read_at};
+use super::{identity, in_use, small_file};
+use crate::core::identity::{Identity, Observed};
+use crate::core::manifest::Manifest;
+use crate::core::receipt::Receipt;
+use crate::core::repo_path::{OWN_DIR, RepoPath};
+
+pub(super) const MANIFEST: &str = "manifest.json";
+pub(super) const PENDING: &str = "manifest.pending.json";
+const RECEIPT: &str = "receipt.json";
+const PREVIOUS: &str = "receipt.previous.json";
+const PARTIALS: &str = "partial";
+
+/// Most bytes of a manifest or receipt: a million files fit.
+const LIMIT: u64 = 1 << 30;
+/// Times a file is opened when a network file system says that the handle is stale.
+const STALE_TRIES: usize = 3;
+
+/// A model directory.
+#[derive(Debug, Clone)]
+pub struct ModelDir {
+    root: Dir,
+    kind: FsKind,
+}
+
+impl ModelDir {
+    /// Opens the directory that a user named, for reading. Creates nothing.
+    pub fn open(path: &Path) -> Result<Self> {
+        Dir::open(path).map(Self::at)
+    }
+
+    /// Opens a directory for writing; makes it, and our folder in it, when missing.
+    pub fn create(path: &Path) -> Result<Self> {
+        Self::prepare(Dir::create(path)?)
+    }
+
+    pub(super) fn at(root: Dir) -> Self {
+        let kind = FsKind::of(&root);
+        Self { root, kind }
+    }
+
+    pub(super) fn prepare(root: Dir) -> Result<Self> {
+        let this = Self::at(root);
+        let own = this.make_own()?;
+        small_file::sweep(&own)?;
+        in_use::make(&own)?;
+        own.make_folder(PARTIALS)?;
+        Ok(this)
+    }
+
+    /// The path as the user gave it.
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Where a file of the model is or will be, for messages and for the launcher.
+    pub fn path_of(&self, path: &RepoPath) -> PathBuf {
+        self.root.shown(path.as_str())
+    }
+
+    /// Kind of file system it is on.
+    pub const fn fs_kind(&self) -> FsKind {
+        self.kind
+    }
+
+    /// The manifest; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`VolumeError::Manifest`] when it is unusable.
+    pub fn manifest(&self) -> Result<Option<Manifest>> {
+        self.read_manifest(MANIFEST)
+    }
+
+    /// The manifest of a pull or update that has not ended.
+    ///
+    /// # Errors
+    /// As [`Self::manifest`].
+    pub fn pending_manifest(&self) -> Result<Option<Manifest>> {
+        self.read_manifest(PENDING)
+    }
+
+    /// Writes the manifest, unless it is there already.
+    pub fn store_manifest(&self, manifest: &Manifest) -> Result<()> {
+        small_file::store_changed(&self.make_own()?, MANIFEST, &manifest.to_json()).map(drop)
+    }
+
+    /// Writes the pending manifest, unless it is there already.
+    pub fn store_pending_manifest(&self, manifest: &Manifest) -> Result<()> {
+        small_file::store_changed(&self.make_own()?, PENDING, &manifest.to_json()).map(drop)
+    }
+
+    /// Makes the pending manifest the manifest; `false` when there is none.
+    pub fn promote_pending(&self) -> Result<bool> {
+        self.move_own(PENDING, MANIFEST)
+    }
+
+    /// Gives up a pending manifest; `false` when there is none.
+    pub fn drop_pending(&self) -> Result<bool> {
+        self.remove_own(PENDING)
+    }
+
+    /// Removes the manifest: the directory is no model any more.
+    pub fn drop_manifest(&self) -> Result<bool> {
+        self.remove_own(MANIFEST)
+    }
+
+    /// The receipt for `manifest`; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`VolumeError::Receipt`] when it is unusable or for another manifest.
+    pub fn receipt(&self, manifest: &Manifest) -> Result<Option<Receipt>> {
+        let Some(bytes) = self.receipt_bytes()? else { return Ok(None) };
+        match Receipt::from_json(&bytes, manifest) {
+            Ok(receipt) => Ok(Some(receipt)),
+            Err(source) => Err(VolumeError::Receipt { path: self.own_path(RECEIPT), source }),
+        }
+    }
+
+    /// The receipt as it is stored, to compare two looks at it.
+    pub fn receipt_bytes(&self) -> Result<Option<Vec<u8>>> {
+        self.read_own(RECEIPT)
+    }
+
+    /// Writes the receipt, unless it is there already.
+    pub fn store_receipt(&self, receipt: &Receipt) -> Result<()> {
+        small_file::store_changed(&self.make_own()?, RECEIPT, &receipt.to_json()).map(drop)
+    }
+
+    /// Closes the gate before anything changes; `false` when there is no receipt.
+    pub fn set_receipt_aside(&self) -> Result<bool> {
+        self.move_own(RECEIPT, PREVIOUS)
+    }
+
+    /// The receipt that was set aside, as it was stored: its proofs hold for files that did not
+    /// change.
+    pub fn previous_receipt_bytes(&self) -> Result<Option<Vec<u8>>> {
+        self.read_own(PREVIOUS)
+    }
+
+    /// What stands where a file belongs, read from a fresh descriptor.
+    pub fn observe(&self, path: &RepoPath) -> Observed {
+        match self.open_published(path) {
+            Ok(file) => Observed::Present(file.identity),
+            Err(VolumeError::Missing { .. }) => Observed::Missing,
+            Err(VolumeError::NotRegular { .. } | VolumeError::Steered { .. }) => Observed::NotRegular,
+            Err(error) => Observed::Unreadable { why: why(&error) },
+        }
+    }
+
+    /// Opens a file of the model for reading.
+    pub fn open_published(&self, path: &RepoPath) -> Result<PublishedFile> {
+        let mut tries = 1;
+        loop {
+            match self.try_open(path) {
+                Err(error) if error.errno() == Some(Errno::STALE) && tries < STALE_TRIES => tries += 1,
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits until an identity counts; `false` when the file system's clock did not get there in
+    /// 2.1 s.
+    pub fn settle(&self, identity: &Identity) -> Result<bool> {
+        identity::settle(&self.make_own()?, self.kind, identity)
+    }
+
+    /// The file system's own clock, in nanoseconds since 1970.
+    pub fn filesystem_now(&self) -> Result<i64> {
+        identity::filesystem_now(&self.make_own()?)
+    }
+
+    /// Everything in the directory but our own folder, links not followed.
+    pub fn walk(&self) -> Result<Walk> {
+        let mut walk = self.root.walk(|folder| folder != OWN_DIR)?;
+        walk.files.retain(|entry| entry.name != OWN_DIR);
+        Ok(walk)
+    }
+
+    pub(super) const fn root(&self) -> &Dir {
+        &self.root
+    }
+
+    /// Our folder; `None` when there is none.
+    pub(super) fn own(&self) -> Result<Option<Dir>> {
+        match self.root.folder(OWN_DIR) {
+            Err(error) if error.is_missing() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Our folder, made when missing.
+    pub(super) fn make_own(&self) -> Result<Dir> {
+        self.root.make_folder(OWN_DIR)
+    }
+
+    /// The folder of the partials, made when missing.
+    pub(super) fn partials(&self) -> Result<Dir> {
+        self.make_own()?.make_folder(PARTIALS)
+    }
+
+    fn try_open(&self, path: &RepoPath) -> Result<PublishedFile> {
+        let file = self.root.open_file(path.as_str())?;
+        let stat = stat_of(&file).map_err(|e| VolumeError::new(Step::Look, self.path_of(path), e))?;
+        Ok(PublishedFile { file, path: self.path_of(path), identity: identity::of(&stat) })
+    }
+
+    fn own_path(&self, name: &str) -> PathBuf {
+        self.root.path().join(OWN_DIR).join(name)
+    }
+
+    fn read_manifest(&self, name: &str) -> Result<Option<Manifest>> {
+        let Some(bytes) = self.read_own(name)? else { return Ok(None) };
+        match Manifest::from_json(&bytes) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(source) => Err(VolumeError::Manifest { path: self.own_path(name), source }),
+        }
+    }
+
+    fn read_own(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let Some(own) = self.own()? else { return Ok(None) };
+        small_file::read(&own, name, LIMIT)
+    }
+
+    fn move_own(&self, from: &str, to: &str) -> Result<bool> {
+        let Some(own) = self.own()? else { return Ok(false) };
+        match own.rename(from, &own, to) {
+            Err(error) if error.is_missing() => return Ok(false),
+            other => other?,
+        }
+        own.sync()?;
+        Ok(true)
+    }
+
+    fn remove_own(&self, name: &str) -> Result<bool> {
+        let Some(own) = self.own()? else { return Ok(false) };
+        let removed = own.remove(name)?;
+        own.sync()?;
+        Ok(removed)
+    }
+}
+
+/// A file of a model, open for reading.
+#[derive(Debug)]
+pub struct PublishedFile {
+    file: File,
+    path: PathBuf,
+    identity: Identity,
+}
+
+impl PublishedFile {
+    /// What it was when it was opened.
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// What it is now: equal to [`Self::identity`] when nothing changed while it was read.
+    pub fn identity_now(&self) -> Result<Identity> {
+        let stat = stat_of(&self.file).map_err(|e| VolumeError::new(Step::Look, &self.path, e))?;
+        Ok(identity::of(&stat))
+    }
+
+    /// Reads bytes, as many as there are up to the buffer's end.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        read_at(&self.file, offset, bytes).map_err(|e| VolumeError::new(Step::Read, &self.path, e))
+    }
+
+    /// Gives the pages of a range back: reading 500 GB once should not cost everybody's cache.
+    pub fn drop_pages(&self, range: &Range<u64>) {
+        drop_pages(&self.file, range);
+    }
+
+    /// The path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn why(error: &VolumeError) -> String {
+    use std::error::Error as _;
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}

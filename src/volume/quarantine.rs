@@ -1,0 +1,114 @@
+//! Bad bytes, set aside for whoever wants to know what they were.
+//!
+//! Bounded in files and bytes: the oldest make room. Nothing in here is ever used again.
+
+use std::path::PathBuf;
+
+use super::dir::{Dir, size_of};
+use super::error::{Result, VolumeError};
+use super::model_dir::ModelDir;
+use crate::core::repo_path::RepoPath;
+
+/// Most files kept.
+const FILES_MAX: usize = 64;
+/// Most bytes kept: a few shards.
+const BYTES_MAX: u64 = 64 << 30;
+/// Bytes of the file's own name in a name here.
+const NAME_MAX: usize = 150;
+/// Names that are tried when another writer takes the same number.
+const TRIES: u64 = 16;
+
+/// The quarantine of a volume, or of a model directory that has none.
+#[derive(Debug, Clone)]
+pub struct Quarantine {
+    dir: Dir,
+}
+
+/// One kept file.
+#[derive(Debug)]
+struct Kept {
+    number: u64,
+    name: String,
+    size: u64,
+}
+
+impl Quarantine {
+    pub(super) const fn at(dir: Dir) -> Self {
+        Self { dir }
+    }
+
+    /// Bytes kept.
+    pub fn used_bytes(&self) -> Result<u64> {
+        Ok(self.kept()?.iter().map(|kept| kept.size).sum())
+    }
+
+    /// Moves an entry of `from` here and returns where it is now.
+    pub(super) fn take(&self, from: &Dir, name: &str, file_name: &str) -> Result<PathBuf> {
+        let kept = self.kept()?;
+        let next = kept.iter().map(|kept| kept.number + 1).max().unwrap_or(1);
+        let end = (0..=NAME_MAX).rev().find(|end| file_name.is_char_boundary(*end)).unwrap_or(0);
+        let file_name = file_name.get(..end).unwrap_or(file_name);
+        for number in next..next + TRIES {
+            let new = format!("{number:010}-{file_name}");
+            match from.rename_new(name, &self.dir, &new) {
+                Err(VolumeError::Occupied { .. }) => {}
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    self.dir.sync()?;
+                    self.make_room(number)?;
+                    return Ok(self.dir.shown(&new));
+                }
+            }
+        }
+        Err(VolumeError::Occupied { path: self.dir.shown(file_name) })
+    }
+
+    /// Drops the oldest until the rest is within bounds; `newest` always stays.
+    fn make_room(&self, newest: u64) -> Result<()> {
+        let mut kept = self.kept()?;
+        kept.sort_by_key(|kept| std::cmp::Reverse(kept.number));
+        let mut bytes = 0u64;
+        for (at, kept) in kept.iter().enumerate() {
+            bytes = bytes.saturating_add(kept.size);
+            if kept.number != newest && (at >= FILES_MAX || bytes > BYTES_MAX) {
+                self.dir.remove(&kept.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kept(&self) -> Result<Vec<Kept>> {
+        let mut kept = Vec::new();
+        for entry in self.dir.list()? {
+            let Some(number) = entry.name.split_once('-').and_then(|(number, _)| number.parse().ok()) else { continue };
+            if let Some(stat) = self.dir.look(&entry.name)? {
+                kept.push(Kept { number, name: entry.name, size: size_of(&stat) });
+            }
+        }
+        Ok(kept)
+    }
+}
+
+impl ModelDir {
+    /// Moves a published file with bad bytes away from its final name, and returns where it is
+    /// now. A model directory on another file system than the volume keeps it itself.
+    pub fn quarantine(&self, path: &RepoPath, quarantine: &Quarantine) -> Result<PathBuf> {
+        let kept = match quarantine.take(self.root(), path.as_str(), path.file_name()) {
+            Err(error) if error.errno() == Some(rustix::io::Errno::XDEV) => {
+                let own = Quarantine::at(self.make_own()?.make_folder("quarantine")?);
+                own.take(self.root(), path.as_str(), path.file_name())?
+            }
+            other => other?,
+        };
+        self.sync_parent(path)?;
+        Ok(kept)
+    }
+
+    /// Makes it durable that a file has come or gone.
+    pub(super) fn sync_parent(&self, path: &RepoPath) -> Result<()> {
+        match path.ancestors().last() {
+            Some(parent) => self.root().folder(parent)?.sync(),
+            None => self.root().sync(),
+        }
+    }
+}
