@@ -6,4 +6,5 @@
 
 pub mod clock;
 pub mod core;
+pub mod hub;
 pub mod volume;

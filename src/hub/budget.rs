@@ -1,0 +1,308 @@
+//! How many requests an origin will still take, and when the next may go: pure arithmetic.
+//!
+//! The Hub counts requests in fixed windows and says in every answer what is left (IETF draft
+//! "RateLimit header fields", and `Retry-After` with a refusal). A [`Budget`] reserves what is
+//! left at admission, spreads the last of a window over its rest, and stops everybody after a
+//! refusal. Time and randomness are arguments.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+
+use crate::core::retry::{Failures, delay};
+
+/// What a request is for. Servers count these apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Questions to the API.
+    Api,
+    /// Where a file is.
+    Resolve,
+    /// A file's bytes.
+    Data,
+}
+
+/// Longest window that is believed; the Hub's are 300 s.
+const WINDOW_MAX: Duration = Duration::from_secs(600);
+/// Waiters for a new window come back spread over this.
+const REOPEN_SPREAD: Duration = Duration::from_secs(1);
+/// Requests left at which spreading starts when the server does not say its quota.
+const SPREAD_BELOW: u64 = 10;
+
+/// What a server says about its limits in one answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// The wait it asks for, by `Retry-After`.
+    pub retry_after: Option<Duration>,
+    /// Requests left, and time until they are replenished.
+    pub left: Option<(u64, Duration)>,
+    /// Requests in a whole window.
+    pub quota: Option<u64>,
+}
+
+impl Limits {
+    /// Reads `Retry-After` (seconds or a date), `RateLimit` and `RateLimit-Policy`.
+    pub fn read(headers: &HeaderMap, wall: SystemTime) -> Self {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let retry_after = text(RETRY_AFTER.as_str()).and_then(|value| retry_after(value, wall));
+        let left = text("ratelimit").and_then(|value| {
+            let (r, t) = (parameter(value, "r")?, parameter(value, "t")?);
+            Some((r, Duration::from_secs(t).min(WINDOW_MAX)))
+        });
+        Self { retry_after, left, quota: text("ratelimit-policy").and_then(|value| parameter(value, "q")) }
+    }
+
+    /// The wait a refusal stands for, when the server says one.
+    pub fn wish(&self) -> Option<Duration> {
+        self.retry_after.or_else(|| self.left.filter(|(left, _)| *left == 0).map(|(_, reset)| reset))
+    }
+}
+
+fn retry_after(value: &str, wall: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    // A date in the past asks for no wait.
+    let date = httpdate::parse_http_date(value).ok()?;
+    Some(date.duration_since(wall).unwrap_or(Duration::ZERO))
+}
+
+/// A parameter of the first item of a structured list: `"resolvers";r=12;t=30`.
+fn parameter(value: &str, name: &str) -> Option<u64> {
+    let item = value.split(',').next()?;
+    item.split(';').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse().ok())
+}
+
+/// One origin's state.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    pause: Option<Pause>,
+    refusals: Failures,
+    windows: [Option<Window>; 3],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    since: Instant,
+    refusals: u32,
+    wish: Option<Duration>,
+}
+
+impl Pause {
+    fn ends(&self, random: f64) -> Instant {
+        self.since + delay(self.refusals, self.wish, random)
+    }
+
+    fn ends_for_all(&self) -> Instant {
+        self.ends(0.0).max(self.ends(1.0))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    left: u64,
+    spread_below: u64,
+    resets: Instant,
+    next: Instant,
+}
+
+impl Budget {
+    /// Admits one request, or says when to ask again. `random` in `0..=1` is the caller's own
+    /// and stays the same while it waits, so that waiters come back one by one.
+    pub fn admit(&mut self, traffic: Traffic, now: Instant, random: f64) -> Result<(), Instant> {
+        if let Some(pause) = self.pause {
+            let ends = pause.ends(random);
+            if now < ends {
+                return Err(ends);
+            }
+            // Whoever waited least must not let go of a pause that others still obey.
+            if now >= pause.ends_for_all() {
+                self.pause = None;
+            }
+        }
+        let Some(window) = &mut self.windows[traffic as usize] else { return Ok(()) };
+        if now >= window.resets {
+            // A waiter is spread over the first moment of the new window by its own number.
+            self.windows[traffic as usize] = None;
+            return Ok(());
+        }
+        if window.left == 0 {
+            return Err(window.resets + REOPEN_SPREAD.mul_f64(random));
+        }
+        if window.left <= window.spread_below {
+            if now < window.next {
+                return Err(window.next);
+            }
+            let rest = window.resets - now;
+            window.next = now + rest / u32::try_from(window.left).unwrap_or(u32::MAX).max(1);
+        }
+        window.left -= 1;
+        Ok(())
+    }
+
+    /// Learns from an answer.
+    pub fn observe(&mut self, traffic: Traffic, status: u16, limits: Limits, now: Instant) {
+        if let Some((left, reset)) = limits.left {
+            self.learn(traffic, left, now + reset, limits.quota, now);
+        }
+        let refused = status == 429 || (status == 503 && limits.retry_after.is_some());
+        if refused {
+            // Answers to requests that were under way when the pause began are one refusal.
+            let again = self.pause.is_none_or(|pause| now.saturating_duration_since(pause.since) > REOPEN_SPREAD);
+            let refusals = if again { self.refusals.failed() } else { self.refusals.in_a_row().max(1) };
+            self.pause = Some(Pause { since: now, refusals, wish: limits.wish() });
+        } else if status < 400 {
+            self.refusals.progressed();
+        }
+    }
+
+    /// Nothing is known that a new one would not know.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.pause.is_none_or(|pause| now >= pause.ends_for_all()) && self.windows.iter().flatten().all(|window| now >= window.resets)
+    }
+
+    fn learn(&mut self, traffic: Traffic, left: u64, resets: Instant, quota: Option<u64>, now: Instant) {
+        let slot = &mut self.windows[traffic as usize];
+        let spread_below = quota.map_or(SPREAD_BELOW, |quota| quota / 10);
+        // Within one window an answer may not know yet of requests admitted since: the smaller
+        // number counts. The server's seconds are rounded, hence the tolerance.
+        let same = slot.filter(|old| now < old.resets && resets <= old.resets + Duration::from_secs(2));
+        *slot = Some(match same {
+            Some(old) => Window { left: old.left.min(left), spread_below, resets: old.resets.max(resets), ..old },
+            None => Window { left, spread_below, resets, next: now },
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn limits(pairs: &[(&str, &str)], wall: SystemTime) -> Limits {
+        let pair = |(name, value): &(&str, &str)| {
+            (HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap())
+        };
+        Limits::read(&pairs.iter().map(pair).collect(), wall)
+    }
+
+    fn left(left: u64, reset_s: u64, quota: u64) -> Limits {
+        Limits { retry_after: None, left: Some((left, Duration::from_secs(reset_s))), quota: Some(quota) }
+    }
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn retry_after_is_read_in_both_forms() {
+        let wall = SystemTime::UNIX_EPOCH + S * 1_000_000_000;
+        let wish = |value: &str| limits(&[("Retry-After", value)], wall).wish();
+        assert_eq!(wish("7"), Some(S * 7));
+        assert_eq!(wish(&httpdate::fmt_http_date(wall + S * 90)), Some(S * 90));
+        assert_eq!(wish(&httpdate::fmt_http_date(wall - S * 90)), Some(Duration::ZERO));
+        for odd in ["", "soon", "-1", "1.5"] {
+            assert_eq!(wish(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_ratelimit_headers_are_read() {
+        let read = limits(
+            &[
+                ("RateLimit", "\"resolvers\";r=12;t=30"),
+                ("RateLimit-Policy", "\"fixed window\";\"resolvers\";q=3000;w=300"),
+            ],
+            SystemTime::UNIX_EPOCH,
+        );
+        assert_eq!(read, left(12, 30, 3000));
+        assert_eq!(read.wish(), None);
+        assert_eq!(left(0, 30, 3000).wish(), Some(S * 30));
+        assert_eq!(limits(&[("RateLimit", "\"x\";r=1;t=999999999")], SystemTime::UNIX_EPOCH).left, Some((1, WINDOW_MAX)));
+        for odd in ["", "r", "r=1", "\"a\";r=x;t=1", "t=1"] {
+            assert_eq!(limits(&[("RateLimit", odd)], SystemTime::UNIX_EPOCH).left, None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_429_stops_every_kind_of_request_until_the_server_wants_them_again() {
+        let now = Instant::now();
+        let mut budget = Budget::default();
+        budget.observe(Traffic::Resolve, 429, Limits { retry_after: Some(S * 20), ..Limits::default() }, now);
+        for traffic in [Traffic::Api, Traffic::Resolve, Traffic::Data] {
+            assert!(budget.admit(traffic, now, 0.0).is_err());
+            assert!(budget.admit(traffic, now + S * 19, 0.0).is_err());
+        }
+        let (early, late) = (budget.admit(Traffic::Api, now, 0.0), budget.admit(Traffic::Api, now, 1.0));
+        assert_eq!(early, Err(now + S * 20));
+        assert!(late.unwrap_err() >= now + S * 23, "waiters spread");
+        assert_eq!(budget.admit(Traffic::Api, now + S * 20, 0.0), Ok(()));
+        assert!(budget.admit(Traffic::Api, now + S * 20, 1.0).is_err(), "the others still wait their own time");
+        assert_eq!(budget.admit(Traffic::Api, now + S * 40, 1.0), Ok(()));
+        assert!(budget.is_idle(now + S * 40));
+    }
+
+    #[test]
+    fn refusals_without_a_wish_back_off_further_each_time() {
+        let now = Instant::now();
+        let mut budget = Budget::default();
+        let wait = |budget: &mut Budget, at: Instant| budget.admit(Traffic::Data, at, 0.0).unwrap_err() - at;
+        budget.observe(Traffic::Data, 429, Limits::default(), now);
+        let first = wait(&mut budget, now);
+        budget.observe(Traffic::Data, 429, Limits::default(), now);
+        assert_eq!(wait(&mut budget, now), first, "answers of one wave are one refusal");
+        budget.observe(Traffic::Data, 429, Limits::default(), now + S * 2);
+        assert!(wait(&mut budget, now + S * 2) > first);
+        budget.observe(Traffic::Data, 206, Limits::default(), now + S * 9);
+        budget.observe(Traffic::Data, 429, Limits::default(), now + S * 10);
+        assert_eq!(wait(&mut budget, now + S * 10), first, "a success starts the row again");
+    }
+
+    #[test]
+    fn a_503_pauses_the_origin_only_when_it_says_for_how_long() {
+        let now = Instant::now();
+        let mut budget = Budget::default();
+        budget.observe(Traffic::Data, 503, Limits::default(), now);
+        assert_eq!(budget.admit(Traffic::Data, now, 0.5), Ok(()));
+        budget.observe(Traffic::Data, 503, Limits { retry_after: Some(S), ..Limits::default() }, now);
+        assert!(budget.admit(Traffic::Data, now, 0.5).is_err());
+    }
+
+    #[test]
+    fn no_more_is_admitted_than_the_server_has_left() {
+        let now = Instant::now();
+        let mut budget = Budget::default();
+        budget.observe(Traffic::Resolve, 302, left(3, 10, 5), now);
+        for _ in 0..3 {
+            assert_eq!(budget.admit(Traffic::Resolve, now, 0.0), Ok(()));
+        }
+        assert_eq!(budget.admit(Traffic::Resolve, now, 0.0), Err(now + S * 10));
+        assert_eq!(budget.admit(Traffic::Api, now, 0.0), Ok(()), "another kind is counted apart");
+        budget.observe(Traffic::Resolve, 302, left(2, 9, 5), now + S);
+        assert!(budget.admit(Traffic::Resolve, now + S, 0.0).is_err(), "an older answer gives nothing back");
+        assert_eq!(budget.admit(Traffic::Resolve, now + S * 10, 0.0), Ok(()), "a new window");
+    }
+
+    #[test]
+    fn the_last_requests_of_a_window_are_spread_over_it() {
+        let now = Instant::now();
+        let mut budget = Budget::default();
+        budget.observe(Traffic::Resolve, 302, left(10, 100, 3000), now);
+        let mut at = now;
+        let mut admitted = Vec::new();
+        for _ in 0..100 {
+            match budget.admit(Traffic::Resolve, at, 0.0) {
+                Ok(()) => admitted.push(at - now),
+                Err(again) => {
+                    assert!(again > at);
+                    at = again;
+                }
+            }
+            if at >= now + S * 100 {
+                break;
+            }
+        }
+        assert_eq!(admitted.len(), 10);
+        assert!(admitted.windows(2).all(|pair| pair[1] - pair[0] >= S * 9), "{admitted:?}");
+    }
+}

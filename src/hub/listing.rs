@@ -1,0 +1,149 @@
+//! What a repository holds at one commit: every page of the recursive tree, or an error.
+//!
+//! A listing that cannot be trusted to be whole is none: a page that comes again, an empty page
+//! with a successor, a file named twice, a next page on another server all end it.
+
+use std::collections::HashSet;
+
+use url::Url;
+
+use crate::core::endpoint::Origin;
+use crate::core::manifest::{FILES_MAX, FileEntry};
+use crate::core::repo::{CommitId, Repo};
+
+use super::client::HubClient;
+use super::error::{HubError, PageFault};
+use super::refusal::Asked;
+use super::wire::{Entry, EntryError, TreeEntry, next_link};
+
+/// Most of one page that is read, in bytes.
+const PAGE_MAX: usize = 64 << 20;
+/// Most pages of one listing.
+const PAGES_MAX: usize = 50_000;
+/// Most entries, folders included.
+const ENTRIES_MAX: usize = 2 * FILES_MAX;
+
+impl HubClient {
+    /// The files of `repo` at `commit`, in the server's order; folders and what is no file are
+    /// left out.
+    ///
+    /// # Errors
+    /// [`HubError`]: refusals, a listing that is not whole, an entry that cannot be proved
+    /// (masked, without size or digest), or a path that is not safe. Each page is asked for
+    /// several times when its failure may pass.
+    pub async fn listing(&self, repo: &Repo, commit: CommitId) -> Result<Vec<FileEntry>, HubError> {
+        let asked = Asked::Listing(repo, commit);
+        let path = format!("api/{}/{}/tree/{commit}?recursive=true&expand=false", repo.kind.plural(), repo.id);
+        let mut url = self.endpoint().join(&path);
+        let mut listing = Listing::default();
+        loop {
+            let page = self.retrying(async || self.ask::<Vec<TreeEntry>>(&url, asked, PAGE_MAX).await).await;
+            let (entries, headers) = page?;
+            let next = next_link(&headers);
+            listing.take(&url, entries, next.is_some()).map_err(|error| self.explain(asked, error))?;
+            let Some(next) = next else { return Ok(listing.files) };
+            url = listing.follow(&url, &next).map_err(|error| self.explain(asked, error))?;
+        }
+    }
+
+    fn explain(&self, asked: Asked<'_>, error: Wrong) -> HubError {
+        let repo = asked.repo().clone();
+        match error {
+            Wrong::Page(fault) => HubError::Pages { repo, origin: self.endpoint().origin(), fault },
+            Wrong::Entry(EntryError::Path(source)) => HubError::UnsafePath { repo, source },
+            Wrong::Entry(EntryError::Masked(path)) => {
+                HubError::Masked { repo, path, caller: self.caller(), page: self.page(asked) }
+            }
+            Wrong::Entry(EntryError::Fault(path, fault)) => HubError::Entry { repo, path, fault },
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Wrong {
+    Page(PageFault),
+    Entry(EntryError),
+}
+
+/// A listing while its pages come in.
+#[derive(Debug, Default)]
+struct Listing {
+    files: Vec<FileEntry>,
+    paths: HashSet<String>,
+    asked: HashSet<Url>,
+    entries: usize,
+}
+
+impl Listing {
+    fn take(&mut self, url: &Url, page: Vec<TreeEntry>, has_next: bool) -> Result<(), Wrong> {
+        self.asked.insert(url.clone());
+        if page.is_empty() && has_next {
+            return Err(Wrong::Page(PageFault::Empty { page: self.asked.len() }));
+        }
+        self.entries += page.len();
+        if self.entries > ENTRIES_MAX {
+            return Err(Wrong::Page(PageFault::Endless { limit: ENTRIES_MAX }));
+        }
+        for entry in page {
+            let Entry::File(file) = entry.read().map_err(Wrong::Entry)? else { continue };
+            if !self.paths.insert(file.path.to_string()) {
+                return Err(Wrong::Page(PageFault::Twice { path: file.path }));
+            }
+            self.files.push(file);
+        }
+        Ok(())
+    }
+
+    fn follow(&self, from: &Url, link: &str) -> Result<Url, Wrong> {
+        let page = self.asked.len();
+        let next = from.join(link).map_err(|_| Wrong::Page(PageFault::Link { page }))?;
+        let to = Origin::of(&next);
+        if to != Origin::of(from) {
+            return Err(Wrong::Page(PageFault::Elsewhere { to }));
+        }
+        if self.asked.contains(&next) {
+            return Err(Wrong::Page(PageFault::Repeated { page: page + 1 }));
+        }
+        if page >= PAGES_MAX {
+            return Err(Wrong::Page(PageFault::Endless { limit: PAGES_MAX }));
+        }
+        Ok(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(paths: &[&str]) -> Vec<TreeEntry> {
+        let entry = |path: &&str| format!(r#"{{"type":"file","path":"{path}","size":1,"oid":"{}"}}"#, "1".repeat(40));
+        let json = format!("[{}]", paths.iter().map(entry).collect::<Vec<_>>().join(","));
+        serde_json::from_str(&json).unwrap()
+    }
+
+    fn url(text: &str) -> Url {
+        Url::parse("https://hub.example/api/tree").unwrap().join(text).unwrap()
+    }
+
+    #[test]
+    fn pages_that_make_no_whole_are_refused() {
+        let mut listing = Listing::default();
+        listing.take(&url("?a"), page(&["x", "y"]), true).unwrap();
+        assert_eq!(listing.follow(&url("?a"), "https://hub.example/api/tree?b"), Ok(url("?b")));
+        assert_eq!(listing.follow(&url("?a"), "?a"), Err(Wrong::Page(PageFault::Repeated { page: 2 })));
+        let elsewhere = listing.follow(&url("?a"), "https://huggingface.co/api/tree?b");
+        assert!(matches!(elsewhere, Err(Wrong::Page(PageFault::Elsewhere { .. }))));
+        let plain = listing.follow(&url("?a"), "http://hub.example/api/tree?b");
+        assert!(matches!(plain, Err(Wrong::Page(PageFault::Elsewhere { .. }))));
+        assert_eq!(listing.follow(&url("?a"), "https://["), Err(Wrong::Page(PageFault::Link { page: 1 })));
+        assert_eq!(listing.take(&url("?b"), page(&[]), true), Err(Wrong::Page(PageFault::Empty { page: 2 })));
+        assert!(matches!(listing.take(&url("?b"), page(&["y"]), false), Err(Wrong::Page(PageFault::Twice { .. }))));
+    }
+
+    #[test]
+    fn an_empty_repository_is_an_empty_listing() {
+        let mut listing = Listing::default();
+        listing.take(&url("?a"), page(&[]), false).unwrap();
+        assert_eq!(listing.files, []);
+    }
+}

@@ -1,0 +1,31 @@
+//! The Hub's API: which commit a revision is, what the repository holds there, where each
+//! file's bytes are.
+//!
+//! The only user of that API. A [`HubClient`] speaks to one endpoint and holds the rule that
+//! its token goes to that endpoint's origin and nowhere else (P7): every request that carries
+//! an `Authorization` header gets it from [`auth::Credential::header_for`]. Redirects are never
+//! left to the HTTP library, and everything a server sends is bounded, checked and escaped
+//! before it becomes a value or a message.
+//!
+//! It must not write files, move a file's bytes, or decide what to fetch.
+
+pub mod auth;
+mod budget;
+mod client;
+mod error;
+mod hint;
+mod listing;
+mod origins;
+mod refusal;
+mod resolve;
+mod transport;
+mod wire;
+
+pub use auth::{Token, TokenError};
+pub use budget::Traffic;
+pub use client::{HubClient, HubConfig, Timeouts};
+pub use error::{Answer, Caller, EntryFault, HubError, PageFault, Phase};
+pub use origins::Origins;
+pub use refusal::{Asked, server_message};
+pub use resolve::Location;
+pub use wire::etag;
