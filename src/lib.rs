@@ -7,4 +7,5 @@
 pub mod clock;
 pub mod core;
 pub mod hub;
+pub mod store;
 pub mod volume;

@@ -1,0 +1,158 @@
+//! sled, held at arm's length.
+//!
+//! Owns every call into the engine. Invariant: no panic of the engine passes, neither while
+//! opening, working nor closing; after the first failure nothing more is asked of it, because its
+//! errors stay until it is opened again, and after a panic its insides are anybody's guess.
+//!
+//! Its periodic flusher is off: a panic in that thread would hang the closing of the database for
+//! ever. The owner flushes. Its `flush` writes to the operating system and is no `fsync`, which
+//! is enough for working memory.
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::error::{Fault, StoreError, Unusable};
+
+/// The default would be 1 GiB.
+const CACHE_BYTES: u64 = 16 << 20;
+
+/// How long the engine's own lock may outlive the last holder of ours: its threads let go of the
+/// file a moment after the database is closed.
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+const LOCK_ATTEMPTS: usize = 50;
+
+/// An open database.
+pub(super) struct Engine {
+    /// Taken only by closing. The database lives as long as its tree does.
+    records: Option<sled::Tree>,
+    failed: AtomicBool,
+}
+
+/// Why a database does not open.
+pub(super) enum Refusal {
+    /// Someone else's lock is on it.
+    Locked,
+    /// The directory is in no state to hold any database.
+    Directory(io::Error),
+    /// This database is unusable; another one may not be.
+    Contents(Unusable),
+}
+
+impl Engine {
+    /// Opens the database in `dir`, lets `prepare` look at it and change it, and reads every
+    /// record once, so that damage shows now and not in the middle of the work.
+    pub(super) fn open<T>(
+        dir: &Path,
+        prepare: impl FnOnce(&sled::Db) -> Result<T, Unusable>,
+    ) -> Result<(Self, T), Refusal> {
+        let db = open_unlocked(dir)?;
+        let opened = guarded(|| {
+            let made = prepare(&db)?;
+            let records = db.open_tree("records").and_then(|records| read_all(&records).map(|()| records));
+            let records = records.map_err(|error| Unusable::Unreadable(Fault::Engine(error)))?;
+            Ok((records, made))
+        });
+        close(db);
+        match opened {
+            Ok(Ok((records, made))) => Ok((Self { records: Some(records), failed: AtomicBool::new(false) }, made)),
+            Ok(Err(Unusable::Unreadable(Fault::Engine(error)))) => Err(sort(error)),
+            Ok(Err(why)) => Err(Refusal::Contents(why)),
+            Err(fault) => Err(Refusal::Contents(Unusable::Unreadable(fault))),
+        }
+    }
+
+    /// Does `work` on the records. `during` completes "failed to …".
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`], from the first failure on for every call.
+    pub(super) fn run<T>(
+        &self,
+        during: &'static str,
+        work: impl FnOnce(&sled::Tree) -> Result<T, sled::Error>,
+    ) -> Result<T, StoreError> {
+        let records = self.records.as_ref().filter(|_| !self.failed.load(Ordering::Acquire));
+        let records = records.ok_or(StoreError::Failed { during, fault: Fault::Earlier })?;
+        let done = guarded(|| work(records)).and_then(|done| done.map_err(Fault::Engine));
+        done.map_err(|fault| {
+            self.failed.store(true, Ordering::Release);
+            StoreError::Failed { during, fault }
+        })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Closing flushes, and panics where that fails. What was not flushed is rebuilt.
+        if let Some(records) = self.records.take() {
+            close(records);
+        }
+    }
+}
+
+fn open_unlocked(dir: &Path) -> Result<sled::Db, Refusal> {
+    for _ in 0..LOCK_ATTEMPTS {
+        let config = sled::Config::new().path(dir).cache_capacity(CACHE_BYTES).mode(sled::Mode::LowSpace);
+        match guarded(|| config.flush_every_ms(None).open()) {
+            Ok(Ok(db)) => return Ok(db),
+            Ok(Err(sled::Error::Io(error))) if is_lock_trouble(&error) => thread::sleep(LOCK_WAIT),
+            Ok(Err(error)) => return Err(sort(error)),
+            Err(fault) => return Err(Refusal::Contents(Unusable::Unreadable(fault))),
+        }
+    }
+    Err(Refusal::Locked)
+}
+
+/// sled tells a lock that is held by words only.
+fn is_lock_trouble(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Other && error.to_string().starts_with("could not acquire lock")
+}
+
+fn read_all(records: &sled::Tree) -> Result<(), sled::Error> {
+    records.iter().try_for_each(|record| record.map(drop))
+}
+
+/// Tells trouble with the place from trouble with the contents: where no database could be made,
+/// setting one aside helps nobody.
+fn sort(error: sled::Error) -> Refusal {
+    const PLACE: [Errno; 9] = [
+        Errno::NOSPC,
+        Errno::DQUOT,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::ROFS,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::STALE,
+    ];
+    match error {
+        sled::Error::Io(error) if Errno::from_io_error(&error).is_some_and(|errno| PLACE.contains(&errno)) => {
+            Refusal::Directory(error)
+        }
+        error => Refusal::Contents(Unusable::Unreadable(Fault::Engine(error))),
+    }
+}
+
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
+    // Whatever the panic left behind is not looked at again: see `failed`.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Fault::Panicked { message: words(payload.as_ref()) })
+}
+
+fn close(database: impl Sized) {
+    if let Err(fault) = guarded(|| drop(database)) {
+        tracing::debug!(%fault, "closing the state database");
+    }
+}
+
+fn words(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("without a word").to_owned()
+}

@@ -1,0 +1,247 @@
+//! The state database: the daemon's working memory, and its answers to queries.
+//!
+//! Owns the state directory, and is the only user of sled. Invariant (P5): it is disposable.
+//! Nothing here proves anything about bytes on the volume: manifests, claims and receipts do. A
+//! database that is unusable in any way is set aside, never repaired and never deleted; one that
+//! is in use is not touched. A record that cannot be read is skipped and counted.
+//!
+//! Calls are short and synchronous; [`Store::open`] and [`Store::flush`] wait for the disk and
+//! belong on a blocking thread.
+
+mod directory;
+mod engine;
+mod error;
+mod export;
+mod keys;
+mod migrate;
+mod records;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+
+use crate::core::endpoint::Origin;
+use crate::core::job::Job;
+use crate::core::model_name::ModelName;
+use crate::core::receipt::FileRecord;
+use crate::core::repo_path::RepoPath;
+
+pub use self::directory::SetAside;
+pub use self::error::{Fault, StoreError, Unusable};
+pub use self::records::{AuditEntry, OriginMemory, Phase, ProgressSnapshot};
+
+use self::directory::{Directory, Note, trouble};
+use self::engine::{Engine, Refusal};
+
+/// How many lines of a model's history are kept.
+pub const HISTORY_MAX: u64 = 1000;
+
+/// A store, and how it was come by.
+pub struct Opened {
+    /// The store.
+    pub store: Store,
+    /// Whether it is a new one: everything in it has to be found out from the volume.
+    pub fresh: bool,
+    /// The one that was there before and could not be used. To be logged.
+    pub notice: Option<SetAside>,
+}
+
+/// An open state database. Dropping it flushes.
+pub struct Store {
+    engine: Engine,
+    /// Numbers of history lines are given out by one at a time.
+    numbering: Mutex<()>,
+    undecodable: AtomicU64,
+    /// Unlocked last, after the engine has closed.
+    _directory: Directory,
+}
+
+impl Store {
+    /// Opens the store in `dir`, or a fresh one where none is or the one there is unusable.
+    /// `program` is name and version, as another version's log will show them.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`]: use another directory, or give up. [`StoreError::Crowded`],
+    /// [`StoreError::Directory`], [`StoreError::Unusable`]: use another directory.
+    pub fn open(dir: &Path, program: &str, now: Timestamp) -> Result<Opened, StoreError> {
+        let note = Note { schema: migrate::SCHEMA, program: program.to_owned(), opened_at: now };
+        match open_in(Directory::claim(dir)?, &note)? {
+            Attempt::Opened(store, fresh) => Ok(Opened { store, fresh, notice: None }),
+            Attempt::Refused(directory, why, written_by) => {
+                let notice = Some(directory.set_aside(why, written_by)?);
+                match open_in(Directory::claim(dir)?, &note)? {
+                    Attempt::Opened(store, fresh) => Ok(Opened { store, fresh, notice }),
+                    Attempt::Refused(_, why, _) => {
+                        Err(StoreError::Unusable { dir: dir.to_owned(), why: Box::new(why) })
+                    }
+                }
+            }
+        }
+    }
+
+    /// Remembers a job, in place of an earlier one of the same name.
+    pub fn put_job(&self, job: &Job) -> Result<(), StoreError> {
+        self.put("remember a job", &keys::job(&job.spec.name), records::encode(job))
+    }
+
+    /// The job of that name.
+    pub fn job(&self, name: &ModelName) -> Result<Option<Job>, StoreError> {
+        self.get("read a job", &keys::job(name))
+    }
+
+    /// Every job, by name.
+    pub fn jobs(&self) -> Result<Vec<Job>, StoreError> {
+        self.scan("list the jobs", keys::JOBS)
+    }
+
+    /// Forgets a job. Its files and history stay.
+    pub fn remove_job(&self, name: &ModelName) -> Result<(), StoreError> {
+        self.remove("forget a job", &keys::job(name))
+    }
+
+    /// Remembers a verified file.
+    pub fn put_file(&self, name: &ModelName, file: &FileRecord) -> Result<(), StoreError> {
+        self.put("remember a file", &keys::file(name, &file.path), records::encode(file))
+    }
+
+    /// The verified files of a model, by path. Each is a hint: its identity has to be compared.
+    pub fn files(&self, name: &ModelName) -> Result<Vec<FileRecord>, StoreError> {
+        self.scan("list a model's files", &keys::files(name))
+    }
+
+    /// Forgets a file.
+    pub fn forget_file(&self, name: &ModelName, path: &RepoPath) -> Result<(), StoreError> {
+        self.remove("forget a file", &keys::file(name, path))
+    }
+
+    /// Forgets files and progress of a model. Its job and its history stay.
+    pub fn forget_model(&self, name: &ModelName) -> Result<(), StoreError> {
+        self.engine.run("forget a model", |records| {
+            let mut batch = sled::Batch::default();
+            for key in records.scan_prefix(keys::files(name)).keys() {
+                batch.remove(key?);
+            }
+            batch.remove(keys::progress(name).as_str());
+            records.apply_batch(batch)
+        })
+    }
+
+    /// Adds a line to a model's history; past [`HISTORY_MAX`] lines the oldest go.
+    pub fn audit(&self, name: &ModelName, entry: &AuditEntry) -> Result<(), StoreError> {
+        let _numbering = self.numbering.lock().unwrap_or_else(PoisonError::into_inner);
+        self.engine.run("add to a model's history", |records| {
+            let last = records.scan_prefix(keys::history(name)).next_back().transpose()?;
+            let number = last.and_then(|(key, _)| keys::line_number(&key)).map_or(0, |last| last.saturating_add(1));
+            records.insert(keys::history_line(name, number), records::encode(&entry.bounded()))?;
+            let first = keys::history_line(name, 0);
+            let oldest_kept = keys::history_line(name, number.saturating_sub(HISTORY_MAX - 1));
+            for key in records.range(first..oldest_kept).keys() {
+                records.remove(key?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A model's history, oldest first.
+    pub fn history(&self, name: &ModelName) -> Result<Vec<AuditEntry>, StoreError> {
+        self.scan("read a model's history", &keys::history(name))
+    }
+
+    /// Remembers what was learned about a server.
+    pub fn put_origin(&self, origin: &Origin, memory: &OriginMemory) -> Result<(), StoreError> {
+        self.put("remember an origin", &keys::origin(origin), records::encode(memory))
+    }
+
+    /// What was learned about a server.
+    pub fn origin(&self, origin: &Origin) -> Result<Option<OriginMemory>, StoreError> {
+        self.get("read an origin", &keys::origin(origin))
+    }
+
+    /// Remembers how far a model has come.
+    pub fn put_progress(&self, name: &ModelName, progress: &ProgressSnapshot) -> Result<(), StoreError> {
+        self.put("remember progress", &keys::progress(name), records::encode(progress))
+    }
+
+    /// How far a model had come when that was last remembered.
+    pub fn progress(&self, name: &ModelName) -> Result<Option<ProgressSnapshot>, StoreError> {
+        self.get("read progress", &keys::progress(name))
+    }
+
+    /// Hands everything to the operating system: it survives the end of this process. No promise
+    /// about a power cut.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.engine.run("flush", |records| records.flush().map(drop))
+    }
+
+    /// How many records were met that could not be read.
+    #[must_use]
+    pub fn undecodable(&self) -> u64 {
+        self.undecodable.load(Ordering::Relaxed)
+    }
+
+    fn put(&self, during: &'static str, key: &str, value: Vec<u8>) -> Result<(), StoreError> {
+        self.engine.run(during, |records| records.insert(key, value).map(drop))
+    }
+
+    fn remove(&self, during: &'static str, key: &str) -> Result<(), StoreError> {
+        self.engine.run(during, |records| records.remove(key).map(drop))
+    }
+
+    fn get<T: DeserializeOwned>(&self, during: &'static str, key: &str) -> Result<Option<T>, StoreError> {
+        let value = self.engine.run(during, |records| records.get(key))?;
+        Ok(value.and_then(|value| self.decode(&value)))
+    }
+
+    fn scan<T: DeserializeOwned>(&self, during: &'static str, prefix: &str) -> Result<Vec<T>, StoreError> {
+        let values: Vec<_> = self.engine.run(during, |records| records.scan_prefix(prefix).values().collect())?;
+        Ok(values.iter().filter_map(|value| self.decode(value)).collect())
+    }
+
+    fn decode<T: DeserializeOwned>(&self, value: &[u8]) -> Option<T> {
+        let record = records::decode(value);
+        if record.is_none() {
+            self.undecodable.fetch_add(1, Ordering::Relaxed);
+        }
+        record
+    }
+}
+
+enum Attempt {
+    Opened(Store, bool),
+    Refused(Directory, Unusable, Option<String>),
+}
+
+fn open_in(directory: Directory, note: &Note) -> Result<Attempt, StoreError> {
+    let earlier = directory.note();
+    let earlier_program = || earlier.as_ref().map(|earlier| earlier.program.clone());
+    if let Some(Note { schema: found, .. }) = earlier.as_ref().filter(|earlier| earlier.schema > migrate::SCHEMA) {
+        let why = Unusable::Newer { found: *found, known: migrate::SCHEMA };
+        return Ok(Attempt::Refused(directory, why, earlier_program()));
+    }
+    let mut written_by = earlier_program();
+    let opened = Engine::open(directory.path(), |db| {
+        let written = migrate::written(db).map_err(|error| Unusable::Unreadable(Fault::Engine(error)))?;
+        if written.schema == 0 && earlier.is_some() {
+            return Err(Unusable::Emptied);
+        }
+        written_by = written.program.or_else(|| written_by.take());
+        migrate::migrate(db, &note.program)?;
+        Ok(written.schema == 0)
+    });
+    match opened {
+        Ok((engine, fresh)) => {
+            directory.sign(note)?;
+            let (numbering, undecodable) = (Mutex::new(()), AtomicU64::new(0));
+            Ok(Attempt::Opened(Store { engine, numbering, undecodable, _directory: directory }, fresh))
+        }
+        Err(Refusal::Contents(why)) => Ok(Attempt::Refused(directory, why, written_by)),
+        Err(Refusal::Locked) => Err(StoreError::Locked { dir: directory.path().to_owned() }),
+        Err(Refusal::Directory(error)) => Err(trouble("open the state database in", directory.path(), error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
