@@ -1,11 +1,14 @@
 //! muster brings a sharded model onto a volume, proves that every byte is the right one, and
 //! lets the launcher start only then.
 
-// Tests may touch files, clocks and processes; the same code is linted again without `test`.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests arrange the world they look at"))]
-
+// Tests may touch files, clocks and processes; the same code is linted again without `test`.
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod core;
 pub mod hub;
+pub mod limits;
 pub mod store;
+pub mod telemetry;
 pub mod volume;

@@ -15,6 +15,8 @@ pub mod model_name;
 pub mod pace;
 pub mod plan;
 pub mod range_set;
+pub mod rate;
+pub mod readback;
 pub mod receipt;
 pub mod repo;
 pub mod repo_path;

@@ -46,6 +46,10 @@ pub enum UnitError {
 const DECIMAL: [(&str, u64); 5] =
     [("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000), ("P", 1_000_000_000_000_000)];
 
+/// Units that sizes are shown in, and their decimals.
+const SHOWN: [(&str, u64, usize); 4] =
+    [("TB", 1_000_000_000_000, 2), ("GB", 1_000_000_000, 1), ("MB", 1_000_000, 1), ("kB", 1_000, 1)];
+
 /// Parses a size in bytes: `512B`, `200MB`, `1GiB`, `1.6Gbit`, `0`.
 ///
 /// # Errors
@@ -98,11 +102,19 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
 /// Bytes for a person: `0 B`, `999 B`, `1.0 kB`, `540.2 GB`, `1.70 TB`.
 #[must_use]
 pub fn bytes(count: u64) -> String {
-    const UNITS: [(&str, u64, usize); 4] =
-        [("TB", 1_000_000_000_000, 2), ("GB", 1_000_000_000, 1), ("MB", 1_000_000, 1), ("kB", 1_000, 1)];
-    match UNITS.iter().find(|(_, unit, _)| count >= *unit) {
+    match SHOWN.iter().find(|(_, unit, _)| count >= *unit) {
         Some((name, unit, digits)) => format!("{:.*} {name}", digits, count as f64 / *unit as f64),
         None => format!("{count} B"),
+    }
+}
+
+/// The number alone of `count`, in the unit that [`bytes`] shows `whole` in: `237.1` of
+/// `540.2 GB`.
+#[must_use]
+pub fn bytes_beside(count: u64, whole: u64) -> String {
+    match SHOWN.iter().find(|(_, unit, _)| whole >= *unit) {
+        Some((_, unit, digits)) => format!("{:.*}", digits, count as f64 / *unit as f64),
+        None => count.to_string(),
     }
 }
 
@@ -193,6 +205,8 @@ mod tests {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(540_200_000_000), "540.2 GB");
         assert_eq!(bytes(1_700_000_000_000), "1.70 TB");
+        assert_eq!(bytes_beside(237_100_000_000, 540_200_000_000), "237.1");
+        assert_eq!(bytes_beside(7, 999), "7");
         assert_eq!(rate(361e6), "361 MB/s");
         assert_eq!(rate(1.234e9), "1.2 GB/s");
         assert_eq!(duration(Duration::from_millis(62)), "62 ms");

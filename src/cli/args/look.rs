@@ -1,0 +1,36 @@
+//! What the verbs that only look take: `status`, `list`, `history`.
+
+use clap::Args;
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  muster status
+  muster status kimi-k2.5-nvfp4 --watch
+  muster status --json | jq '.models[] | {id, state, bytes}'
+
+Works without the daemon and as another user, and then says how old the facts are. Ends with 0
+whenever it could answer.";
+
+/// `muster status`.
+#[derive(Debug, Args)]
+#[command(after_help = STATUS_EXAMPLES)]
+pub struct StatusArgs {
+    /// Model to show instead of all
+    #[arg(value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Shows every change until stopped; with --json one object a line
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// `muster list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {}
+
+/// `muster history`.
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// Model: a name on the volume, or a repository id
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+}

@@ -1,0 +1,30 @@
+//! `muster schema`: prints the JSON schemas of muster's output and files.
+
+use crate::cli::Context;
+use crate::cli::args::SchemaArgs;
+use crate::cli::exit::{CliError, Exit, Failure};
+
+/// Name and text of every schema. A new one is a file in `src/api/schema/` and a line here:
+/// `("status", include_str!("../../api/schema/status.v1.json"))`.
+pub const SCHEMAS: &[(&str, &str)] = &[];
+
+/// Prints one schema, or the names of all.
+///
+/// # Errors
+/// A usage error for a name that does not exist.
+pub fn run(args: SchemaArgs, context: Context) -> Result<Exit, Failure> {
+    let names: Vec<_> = SCHEMAS.iter().map(|(name, _)| *name).collect();
+    match args.name {
+        Some(name) => {
+            let found = SCHEMAS.iter().find(|(known, _)| *known == name);
+            let unknown = || {
+                CliError::usage(format!("no schema is called `{name}`")).hint(format!("schemas: {}", names.join(", ")))
+            };
+            let (_, text) = found.ok_or_else(unknown)?;
+            context.ui.result(text.trim_end())?;
+        }
+        None if context.ui.is_json() => context.ui.result_json(&names)?,
+        None => context.ui.result(&names.join("\n"))?,
+    }
+    Ok(Exit::Success)
+}
