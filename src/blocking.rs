@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinHandle};
 
 /// Runs blocking work, at most so many pieces at once.
 #[derive(Debug, Clone)]
@@ -29,12 +30,35 @@ impl Blocking {
     /// # Panics
     /// When `work` panicked: the panic goes on in the caller.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
-        let done = self.runtime.spawn_blocking(move || {
-            let _permit = permit;
-            work()
-        });
-        match done.await {
+        self.start(work).wait().await
+    }
+
+    /// Starts `work` and goes on; it is done whether or not anybody waits.
+    pub fn start<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Started<T> {
+        let (runtime, permits) = (self.runtime.clone(), Arc::clone(&self.permits));
+        Started(self.runtime.spawn(async move {
+            let _permit = permits.acquire_owned().await.expect("the semaphore is never closed");
+            runtime.spawn_blocking(work).await
+        }))
+    }
+}
+
+/// Work that was started.
+#[derive(Debug)]
+pub struct Started<T>(JoinHandle<Result<T, JoinError>>);
+
+impl<T> Started<T> {
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits for its result.
+    ///
+    /// # Panics
+    /// When the work panicked: the panic goes on here.
+    pub async fn wait(self) -> T {
+        match self.0.await.and_then(|inner| inner) {
             Ok(value) => value,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

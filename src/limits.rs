@@ -22,6 +22,8 @@ pub const RETIRE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Most connections a user may ask for; more than that collapses before it helps.
 pub const CONNECTIONS_MAX: u16 = 256;
+/// Most connections that are used without being asked for.
+pub const CONNECTIONS_ADAPTIVE_MAX: u16 = 32;
 /// Jobs that a daemon works on at a time; the rest is queued.
 pub const JOBS: u16 = 2;
 /// Most jobs at a time that a user may ask for.

@@ -174,11 +174,8 @@ mod tests {
     #[test]
     fn a_cause_is_told_once_and_the_hint_comes_last() {
         let error = sample();
-        let told = [
-            ("error:", "not enough space on /shared"),
-            ("caused by:", "wrote 5 of 9 bytes"),
-            ("hint:", "free 12 GB"),
-        ];
+        let told =
+            [("error:", "not enough space on /shared"), ("caused by:", "wrote 5 of 9 bytes"), ("hint:", "free 12 GB")];
         assert_eq!(error.lines(), told);
         assert_eq!(sample().one_line(), "not enough space on /shared: wrote 5 of 9 bytes");
     }

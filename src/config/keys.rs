@@ -44,7 +44,10 @@ pub const KEYS: &[Key] = &[
     key!("state_dir", "MUSTER_STATE_DIR", state_dir),
     key!("endpoint", "MUSTER_ENDPOINT", ["HF_ENDPOINT"], endpoint, Value::parse),
     key!("token_file", "MUSTER_TOKEN_FILE", token_file),
-    Key { set: set_offline, ..key!("offline", "MUSTER_OFFLINE", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"], offline, Value::parse) },
+    Key {
+        set: set_offline,
+        ..key!("offline", "MUSTER_OFFLINE", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"], offline, Value::parse)
+    },
     key!("connections", "MUSTER_CONNECTIONS", connections),
     key!("reserve", "MUSTER_RESERVE", reserve),
     key!("readback", "MUSTER_READBACK", readback),

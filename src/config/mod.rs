@@ -132,7 +132,11 @@ mod tests {
             let origin = (key.origin)(&from_example);
             assert!(matches!(origin, SettingOrigin::File { .. }), "{} is not in the example", key.name);
         }
-        assert_eq!(read(EXAMPLE, &[]).unwrap().volume.origin, SettingOrigin::Default, "the example as it is sets nothing");
+        assert_eq!(
+            read(EXAMPLE, &[]).unwrap().volume.origin,
+            SettingOrigin::Default,
+            "the example as it is sets nothing"
+        );
     }
 
     #[test]
@@ -177,7 +181,10 @@ mod tests {
         assert!(matches!(read("volume = [\"a\"]", &[]), Err(ConfigError::WrongType { .. })));
         assert!(matches!(read("volume = \"\"", &[]), Err(ConfigError::BadValue { key: "volume", .. })));
         let error = read("reserve = \"10G\"", &[]).unwrap_err();
-        assert!(matches!(&error, ConfigError::BadValue { source, .. } if source.to_string().contains("10GiB")), "{error:?}");
+        assert!(
+            matches!(&error, ConfigError::BadValue { source, .. } if source.to_string().contains("10GiB")),
+            "{error:?}"
+        );
         let error = read("", &[("MUSTER_READBACK", "maybe")]).unwrap_err().to_string();
         assert!(error.contains("`readback` (from MUSTER_READBACK)"), "{error}");
     }

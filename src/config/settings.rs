@@ -173,10 +173,7 @@ impl Default for Settings {
                 listen: Setting::default_of(SocketAddr::from((Ipv4Addr::LOCALHOST, limits::MIRROR_PORT))),
                 token_file: Setting::default_of(None),
             },
-            log: LogSettings {
-                level: Setting::default_of(Auto::Auto),
-                format: Setting::default_of(LogFormat::Text),
-            },
+            log: LogSettings { level: Setting::default_of(Auto::Auto), format: Setting::default_of(LogFormat::Text) },
         }
     }
 }

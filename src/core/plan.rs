@@ -107,11 +107,13 @@ impl Plan {
         self.split().map_or(Next::Wait, Next::Fetch)
     }
 
-    /// An assignment has fetched everything before `position`.
-    pub fn advance(&mut self, id: AssignmentId, position: u64) {
-        if let Some(active) = self.active.get_mut(&id) {
-            active.position = position;
-        }
+    /// How many of `len` bytes that came at `at` are still this assignment's to write. They
+    /// count as fetched from here on, so nobody else can be given them.
+    pub fn take(&mut self, id: AssignmentId, at: u64, len: u64) -> u64 {
+        let Some(active) = self.active.get_mut(&id) else { return 0 };
+        let end = (at + len).min(active.end);
+        active.position = active.position.max(end);
+        end.saturating_sub(at)
     }
 
     /// Where an assignment ends now.
@@ -279,7 +281,7 @@ mod tests {
     fn an_idle_connection_takes_half_of_the_largest_rest() {
         let mut plan = plan(&[40 * MIB]);
         let first = fetch(plan.assign(None, 1));
-        plan.advance(first.id, 8 * MIB);
+        assert_eq!(plan.take(first.id, 0, 8 * MIB), 8 * MIB);
         let second = fetch(plan.assign(None, 1));
         assert_eq!(second.range, 24 * MIB..40 * MIB);
         assert_eq!(plan.end_of(first.id), 24 * MIB);
@@ -354,11 +356,10 @@ mod tests {
                     }
                     continue;
                 };
-                let to = (at + amount).min(plan.end_of(work.id));
+                let to = at + plan.take(work.id, at, amount);
                 let fresh = RangeSet::from(at..to);
                 prop_assert_eq!(got[work.file.0].difference(&fresh).len_bytes(), got[work.file.0].len_bytes(), "no byte twice");
                 got[work.file.0].insert(at..to);
-                plan.advance(work.id, to);
                 let prefix = got[work.file.0].run_end(0);
                 plan.hashed(work.file, prefix);
                 if fails || to >= plan.end_of(work.id) {

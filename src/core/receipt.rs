@@ -175,6 +175,13 @@ impl Receipt {
     }
 }
 
+/// The records on a receipt of whatever manifest; none when it cannot be read. Each speaks for
+/// its own file and for nothing more.
+#[must_use]
+pub fn recorded_files(bytes: &[u8]) -> Vec<FileRecord> {
+    serde_json::from_slice(bytes).map(|receipt: Receipt| receipt.files).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

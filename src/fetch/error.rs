@@ -6,7 +6,8 @@ use crate::core::code::Code;
 use crate::core::repo_path::RepoPath;
 use crate::core::verify::Mismatch;
 use crate::sources::ReadError;
-use crate::volume::{Sealed, VolumeError};
+use crate::volume::VolumeError;
+use crate::volume::publish::Sealed;
 
 /// Why a file that was received whole is not verified.
 #[derive(Debug, Error)]
@@ -14,6 +15,9 @@ pub(crate) enum FinishError {
     /// The disk failed.
     #[error("the disk failed")]
     Volume(#[from] VolumeError),
+    /// The file could not be given its name.
+    #[error("{0}")]
+    Publish(#[from] PublishError),
     /// The bytes are not the file's; the partial is handed back to be set aside.
     #[error("{mismatch}")]
     Mismatch { mismatch: Mismatch, sealed: Box<Sealed> },
@@ -23,6 +27,19 @@ pub(crate) enum FinishError {
 #[derive(Debug, Clone, Copy, Error)]
 #[error("another process owns the volume now")]
 pub struct OwnershipLost;
+
+/// A verified file could not be given its final name, or not be remembered.
+#[derive(Debug, Error)]
+#[error("{message}")]
+pub struct PublishError {
+    /// What happened.
+    pub message: String,
+    /// Why.
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+    /// The outcome that follows.
+    pub code: Code,
+}
 
 /// Why a file, or the whole job, was given up.
 #[derive(Debug, Error)]
@@ -62,9 +79,7 @@ pub enum FetchError {
         path: RepoPath,
         /// Why.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-        /// The outcome that follows.
-        code: Code,
+        source: PublishError,
     },
     /// Another process owns the volume.
     #[error("the download stops")]
@@ -82,7 +97,7 @@ impl FetchError {
             Self::Read { source, .. } => source.problem.code(),
             Self::Corrupt { .. } => Code::Corrupt,
             Self::Volume { source, .. } => source.code(),
-            Self::Publish { code, .. } => *code,
+            Self::Publish { source, .. } => source.code,
             Self::Ownership(_) => Code::Held,
             Self::Stopped => Code::Interrupted,
         }
@@ -93,10 +108,10 @@ impl FetchError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { source, .. } => source.problem.hint(),
-            Self::Corrupt { .. } => {
-                Some("the repository itself is damaged, or a proxy is: ask its owner, or try another endpoint".to_owned())
-            }
-            Self::Volume { source, .. } => source.hint(),
+            Self::Corrupt { .. } => Some(
+                "the repository itself is damaged, or a proxy is: ask its owner, or try another endpoint".to_owned(),
+            ),
+            Self::Volume { source, .. } => source.hint().map(str::to_owned),
             Self::Publish { .. } | Self::Ownership(_) | Self::Stopped => None,
         }
     }

@@ -6,7 +6,6 @@
 //! order, else from disk. After a failed write or sync the whole value is thrown away: the file is
 //! opened again with what its claims prove.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +16,9 @@ use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
 use crate::core::receipt::Proved;
 use crate::core::verify::{FileHasher, Mismatch, Proof};
-use crate::volume::{Partial, Sealed, Verified, VolumeError};
+use crate::volume::VolumeError;
+use crate::volume::partial::{Partial, Resumed};
+use crate::volume::publish::{Sealed, Verified};
 
 /// Unclaimed bytes that ask for a checkpoint once [`CHECKPOINT_AFTER`] has passed.
 const CHECKPOINT_MIN: u64 = 16 << 20;
@@ -32,7 +33,6 @@ const READ_STEP: usize = 1 << 20;
 /// A file that is being fetched.
 #[derive(Debug)]
 pub(crate) struct FileFetch {
-    entry: FileEntry,
     partial: Partial,
     progress: Arc<Progress>,
     state: Mutex<State>,
@@ -55,19 +55,19 @@ struct State {
 
 impl FileFetch {
     /// Takes up a partial of which `adopted` is on disk and claimed.
-    pub(crate) fn new(entry: FileEntry, partial: Partial, adopted: RangeSet, progress: Arc<Progress>) -> Self {
+    pub(crate) fn new(partial: Partial, adopted: RangeSet, progress: Arc<Progress>) -> Self {
         let state = State {
             received: adopted.clone(),
             streamed: adopted.is_empty(),
             durable: adopted,
-            hasher: Some(FileHasher::new(&entry)),
+            hasher: Some(FileHasher::new(partial.entry())),
             checkpoint_at: clock::since_boot(),
         };
-        Self { entry, partial, progress, state: Mutex::new(state), checkpoint: Mutex::default(), from_disk: Mutex::default() }
+        Self { partial, progress, state: Mutex::new(state), checkpoint: Mutex::default(), from_disk: Mutex::default() }
     }
 
-    pub(crate) const fn entry(&self) -> &FileEntry {
-        &self.entry
+    pub(crate) fn entry(&self) -> &FileEntry {
+        self.partial.entry()
     }
 
     /// Writes bytes that came, and hashes them if they are next in order.
@@ -116,8 +116,7 @@ impl FileFetch {
         if fresh.is_empty() {
             return Ok(0);
         }
-        self.partial.sync_data()?;
-        self.partial.claim(&fresh.iter().collect::<Vec<Range<u64>>>())?;
+        self.partial.checkpoint(&fresh)?;
         self.state().durable.extend(&fresh);
         self.progress.became_durable(fresh.len_bytes());
         Ok(fresh.len_bytes())
@@ -158,35 +157,43 @@ impl FileFetch {
 
     /// Whether every byte has been received.
     pub(crate) fn is_whole(&self) -> bool {
-        self.state().received.is_whole(self.entry.size)
+        self.state().received.is_whole(self.entry().size)
     }
 
-    /// Takes the bytes of this file out of the counters: they are worth nothing.
-    pub(crate) fn count_as_lost(&self) {
+    /// Starts over with what its claims prove, after a failed write or sync. Blocks.
+    pub(crate) fn reopen(self) -> Result<(Self, RangeSet), VolumeError> {
+        self.count_as_lost();
+        let Resumed { partial, durable } = self.partial.reopen()?;
+        self.progress.found(durable.len_bytes());
+        Ok((Self::new(partial, durable.clone(), self.progress), durable))
+    }
+
+    /// Removes it: none of its bytes is worth anything. Blocks.
+    pub(crate) fn discard(self) -> Result<(), VolumeError> {
+        self.count_as_lost();
+        self.partial.discard()
+    }
+
+    fn count_as_lost(&self) {
         let state = self.state();
         self.progress.lost(state.received.len_bytes(), state.durable.len_bytes());
-    }
-
-    /// The bytes that its claims prove.
-    pub(crate) fn durable(&self) -> RangeSet {
-        self.state().durable.clone()
     }
 
     /// Ends the file: last hashing, sync, proof. Blocks. With `readback` the bytes are read from
     /// disk after the sync, and those decide.
     pub(crate) fn finish(self, readback: bool) -> Result<Verified, FinishError> {
         self.hash_from_disk()?;
-        let Self { entry, partial, progress, state, .. } = self;
+        let Self { partial, progress, state, .. } = self;
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let sealed = partial.seal()?;
         progress.became_durable(state.received.len_bytes() - state.durable.len_bytes());
         let streamed = state.streamed && !readback;
         let judged = match state.hasher.filter(|_| !readback) {
             Some(hasher) => hasher.finish(),
-            None => prove(&entry, &sealed)?,
+            None => prove(&sealed)?,
         };
         match judged {
-            Ok(proof) => Ok(sealed.verified(proof, if streamed { Proved::Stream } else { Proved::Readback })),
+            Ok(proof) => Ok(sealed.verified(proof, if streamed { Proved::Stream } else { Proved::Readback })?),
             Err(mismatch) => Err(FinishError::Mismatch { mismatch, sealed: Box::new(sealed) }),
         }
     }
@@ -199,16 +206,24 @@ impl FileFetch {
 fn feed(partial: &Partial, hasher: &mut FileHasher, end: u64, buffer: &mut [u8]) -> Result<(), VolumeError> {
     while hasher.position() < end {
         let want = usize::try_from(end - hasher.position()).unwrap_or(usize::MAX).min(buffer.len());
-        partial.read_exact_at(hasher.position(), &mut buffer[..want])?;
-        hasher.update(&buffer[..want]);
+        match partial.read_at(hasher.position(), &mut buffer[..want])? {
+            0 => return Err(cut(partial, hasher.position())),
+            read => hasher.update(&buffer[..read]),
+        }
     }
     Ok(())
 }
 
+/// Somebody else cut the file.
+fn cut(partial: &Partial, found: u64) -> VolumeError {
+    let path = partial.entry().path.as_str().into();
+    VolumeError::Short { path, expected: partial.entry().size, found }
+}
+
 /// Hashes a sealed partial from disk, past the page cache where the system allows.
-fn prove(entry: &FileEntry, sealed: &Sealed) -> Result<Result<Proof, Mismatch>, VolumeError> {
-    sealed.drop_pages();
-    let mut hasher = FileHasher::new(entry);
+fn prove(sealed: &Sealed) -> Result<Result<Proof, Mismatch>, VolumeError> {
+    sealed.drop_pages(&(0..sealed.entry().size));
+    let mut hasher = FileHasher::new(sealed.entry());
     let mut buffer = vec![0; READ_STEP];
     loop {
         let read = sealed.read_at(hasher.position(), &mut buffer)?;

@@ -305,7 +305,9 @@ mod tests {
 
     #[test]
     fn a_switched_off_implicit_token_leaves_only_the_named_file() {
-        for (value, expected) in [("1", false), ("on", false), ("Yes", false), ("TRUE", false), ("0", true), ("no", true)] {
+        for (value, expected) in
+            [("1", false), ("on", false), ("Yes", false), ("TRUE", false), ("0", true), ("no", true)]
+        {
             let vars = [("HF_TOKEN", "one"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", value)];
             assert_eq!(secret((&vars, &[])).is_some(), expected, "{value}");
             assert!(find(Some("/f"), (&vars, &[("/f", "zero")])).unwrap().is_some());
@@ -343,7 +345,8 @@ mod tests {
         }
         let token = Token::parse("hf_secret", TokenPlace::Submitted).unwrap().unwrap();
         let bound = Credential::bind(token.clone(), &Endpoint::parse("https://hub.example").unwrap()).unwrap();
-        let shown = format!("{token:?} {bound:?} {:?}", bound.header_for(&Url::parse("https://hub.example/x").unwrap()));
+        let shown =
+            format!("{token:?} {bound:?} {:?}", bound.header_for(&Url::parse("https://hub.example/x").unwrap()));
         assert!(!shown.contains("secret"), "{shown}");
         assert_eq!(bound.scrub("you sent hf_secret!"), "you sent …!");
     }

@@ -159,7 +159,8 @@ impl Budget {
 
     /// Nothing is known that a new one would not know.
     pub fn is_idle(&self, now: Instant) -> bool {
-        self.pause.is_none_or(|pause| now >= pause.ends_for_all()) && self.windows.iter().flatten().all(|window| now >= window.resets)
+        self.pause.is_none_or(|pause| now >= pause.ends_for_all())
+            && self.windows.iter().flatten().all(|window| now >= window.resets)
     }
 
     fn learn(&mut self, traffic: Traffic, left: u64, resets: Instant, quota: Option<u64>, now: Instant) {
@@ -218,7 +219,10 @@ mod tests {
         assert_eq!(read, left(12, 30, 3000));
         assert_eq!(read.wish(), None);
         assert_eq!(left(0, 30, 3000).wish(), Some(S * 30));
-        assert_eq!(limits(&[("RateLimit", "\"x\";r=1;t=999999999")], SystemTime::UNIX_EPOCH).left, Some((1, WINDOW_MAX)));
+        assert_eq!(
+            limits(&[("RateLimit", "\"x\";r=1;t=999999999")], SystemTime::UNIX_EPOCH).left,
+            Some((1, WINDOW_MAX))
+        );
         for odd in ["", "r", "r=1", "\"a\";r=x;t=1", "t=1"] {
             assert_eq!(limits(&[("RateLimit", odd)], SystemTime::UNIX_EPOCH).left, None, "{odd}");
         }

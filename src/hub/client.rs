@@ -183,7 +183,10 @@ impl HubClient {
     }
 
     /// Repeats `call` while it fails in a way that may pass, with growing delays.
-    pub(super) async fn retrying<T>(&self, mut call: impl AsyncFnMut() -> Result<T, HubError>) -> Result<T, HubError> {
+    pub(super) async fn retrying<T, F>(&self, call: impl Fn() -> F) -> Result<T, HubError>
+    where
+        F: Future<Output = Result<T, HubError>>,
+    {
         let mut failures = Failures::default();
         loop {
             let error = match call().await {

@@ -392,7 +392,9 @@ impl HubError {
     pub const fn class(&self) -> FailureClass {
         match self {
             Self::RateLimited { after, .. } | Self::Server { after, .. } => FailureClass::Transient { after: *after },
-            Self::Connect { .. } | Self::Broken { .. } | Self::Timeout { .. } => FailureClass::Transient { after: None },
+            Self::Connect { .. } | Self::Broken { .. } | Self::Timeout { .. } => {
+                FailureClass::Transient { after: None }
+            }
             Self::Client { .. } => FailureClass::Local,
             Self::RepoNotFound { .. }
             | Self::RevisionNotFound { .. }

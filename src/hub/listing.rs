@@ -37,7 +37,7 @@ impl HubClient {
         let mut url = self.endpoint().join(&path);
         let mut listing = Listing::default();
         loop {
-            let page = self.retrying(async || self.ask::<Vec<TreeEntry>>(&url, asked, PAGE_MAX).await).await;
+            let page = self.retrying(|| self.ask::<Vec<TreeEntry>>(&url, asked, PAGE_MAX)).await;
             let (entries, headers) = page?;
             let next = next_link(&headers);
             listing.take(&url, entries, next.is_some()).map_err(|error| self.explain(asked, error))?;

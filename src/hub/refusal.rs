@@ -262,7 +262,9 @@ mod tests {
         let asked = Asked::Revision(&repo, &revision);
         let hint = |caller, status, code| refused(asked, caller, status, &[("X-Error-Code", code)], "").hint().unwrap();
         assert!(hint(Caller::Anonymous, 401, "GatedRepo").contains("https://hub.example/org/model, then set HF_TOKEN"));
-        assert!(hint(Caller::Token, 403, "GatedRepo").contains("https://hub.example/org/model with the token's account"));
+        assert!(
+            hint(Caller::Token, 403, "GatedRepo").contains("https://hub.example/org/model with the token's account")
+        );
         assert!(hint(Caller::Anonymous, 401, "").contains("HF_TOKEN"));
         assert!(!hint(Caller::Token, 404, "RepoNotFound").contains("HF_TOKEN"));
         assert!(hint(Caller::Withheld, 401, "").contains("plain http"));

@@ -95,7 +95,7 @@ impl HubClient {
         let asked = Asked::Revision(repo, revision);
         let path = format!("api/{}/{}/revision/{}", repo.kind.plural(), repo.id, encode_segment(revision.as_str()));
         let url = self.endpoint().join(&path);
-        let (info, _) = self.retrying(async || self.ask::<RepoInfo>(&url, asked, INFO_MAX).await).await?;
+        let (info, _) = self.retrying(|| self.ask::<RepoInfo>(&url, asked, INFO_MAX)).await?;
         info.sha.as_deref().and_then(|sha| CommitId::parse(sha).ok()).ok_or_else(|| HubError::NotAHub {
             origin: self.endpoint().origin(),
             why: "its answer about a revision names no commit",
@@ -108,7 +108,7 @@ impl HubClient {
     /// # Errors
     /// [`HubError`], after several tries when it may pass.
     pub async fn locate(&self, repo: &Repo, commit: CommitId, entry: &FileEntry) -> Result<Location, HubError> {
-        self.retrying(async || self.locate_once(repo, commit, entry).await).await
+        self.retrying(|| self.locate_once(repo, commit, entry)).await
     }
 
     async fn locate_once(&self, repo: &Repo, commit: CommitId, entry: &FileEntry) -> Result<Location, HubError> {

@@ -228,7 +228,8 @@ mod tests {
             format!(r#""sha256":"{SHA256}""#),
             format!(r#""oid":"sha256:{SHA256}","sha256":"{SHA256}""#),
         ] {
-            let entry = file(&format!(r#"{{"type":"file","path":"a","size":5,"oid":"{SHA1}","lfs":{{{lfs},"size":5}}}}"#));
+            let entry =
+                file(&format!(r#"{{"type":"file","path":"a","size":5,"oid":"{SHA1}","lfs":{{{lfs},"size":5}}}}"#));
             assert_eq!(entry.digest, Digest::Sha256(Sha256::parse(SHA256).unwrap()));
             assert_eq!(entry.size, 5);
         }
@@ -239,7 +240,8 @@ mod tests {
     #[test]
     fn masked_digests_are_refused_and_told_from_malformed_ones() {
         let masked = "*".repeat(64);
-        let json = format!(r#"{{"type":"file","path":"a","size":5,"oid":"{SHA1}","lfs":{{"oid":"{masked}","size":5}}}}"#);
+        let json =
+            format!(r#"{{"type":"file","path":"a","size":5,"oid":"{SHA1}","lfs":{{"oid":"{masked}","size":5}}}}"#);
         assert_eq!(read(&json), Err(EntryError::Masked(RepoPath::parse("a").unwrap())));
         let json = json.replace(&masked, "12ab");
         assert!(matches!(fault(&json), EntryFault::Digest(DigestError::Malformed { .. })));
@@ -318,7 +320,9 @@ mod tests {
         assert_eq!(at("X-Amz-Date=20260101T000000Z&X-Amz-Expires=3600"), Some(expected));
         assert_eq!(at("X-Goog-Date=20260101T000000Z&X-Goog-Expires=3600"), Some(expected));
         assert_eq!(at("Expires=1767229201&X-Amz-Date=20260101T000000Z&X-Amz-Expires=3600"), Some(expected));
-        for none in ["", "Expires=soon", "X-Amz-Expires=3600", "X-Amz-Date=x&X-Amz-Expires=1", "Expires=99999999999999999"] {
+        for none in
+            ["", "Expires=soon", "X-Amz-Expires=3600", "X-Amz-Date=x&X-Amz-Expires=1", "Expires=99999999999999999"]
+        {
             assert_eq!(at(none), None, "{none}");
         }
     }

@@ -47,20 +47,17 @@ pub enum Problem {
     /// The file could not be located.
     #[error("the file could not be located")]
     Locate(#[source] HubError),
-    /// No connection, or it broke.
-    #[error("the connection failed after {received} bytes")]
-    Connection {
+    /// No answer came.
+    #[error("no answer came")]
+    Ask(#[source] HubError),
+    /// The connection broke in the middle of a body.
+    #[error("the connection broke after {received} bytes")]
+    Broken {
         /// Bytes of this read that came before.
         received: u64,
         /// Why.
         #[source]
         source: reqwest::Error,
-    },
-    /// No answer.
-    #[error("no answer within {} s", .after.as_secs())]
-    NoAnswer {
-        /// How long was waited.
-        after: Duration,
     },
     /// No byte for too long in the middle of a body.
     #[error("no bytes for {} s after {received} bytes", .after.as_secs())]
@@ -79,8 +76,6 @@ pub enum Problem {
         content_type: Option<String>,
         /// The start of the body, printable.
         body: String,
-        /// When the server wants to be asked again.
-        after: Option<Duration>,
         /// Whether the Hub itself answered, so that a 403 is about permission.
         at_hub: bool,
         /// Whether the file had just been located.
@@ -133,11 +128,9 @@ impl Problem {
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self {
-            Self::Locate(error) => error.class(),
-            Self::Connection { .. } | Self::NoAnswer { .. } | Self::Idle { .. } | Self::Short { .. } => {
-                FailureClass::Transient { after: None }
-            }
-            Self::Status { status, after, at_hub, fresh, .. } => status_class(*status, *after, *at_hub, *fresh),
+            Self::Locate(error) | Self::Ask(error) => error.class(),
+            Self::Broken { .. } | Self::Idle { .. } | Self::Short { .. } => FailureClass::Transient { after: None },
+            Self::Status { status, at_hub, fresh, .. } => status_class(*status, *at_hub, *fresh),
             Self::RangeIgnored
             | Self::WrongRange { .. }
             | Self::RangeRefused { .. }
@@ -151,9 +144,8 @@ impl Problem {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Self::Locate(error) => error.code(),
-            Self::Connection { .. } | Self::NoAnswer { .. } => Code::CouldNotCheck,
-            Self::Idle { .. } | Self::Short { .. } => Code::Stalled,
+            Self::Locate(error) | Self::Ask(error) => error.code(),
+            Self::Broken { .. } | Self::Idle { .. } | Self::Short { .. } => Code::Stalled,
             _ => Code::UpstreamRefused,
         }
     }
@@ -162,7 +154,7 @@ impl Problem {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Locate(error) => error.hint(),
+            Self::Locate(error) | Self::Ask(error) => error.hint(),
             Self::Status { status: 400, .. } => {
                 Some("very large files can need Xet storage, which plain HTTP does not reach".to_owned())
             }
@@ -177,18 +169,17 @@ impl Problem {
     #[must_use]
     pub fn is_of_origin(&self) -> bool {
         match self {
-            Self::Connection { received, .. } => *received == 0,
-            Self::NoAnswer { .. } => true,
             Self::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
-            Self::Locate(error) => matches!(error.class(), FailureClass::Transient { .. }),
+            Self::Locate(error) | Self::Ask(error) => matches!(error.class(), FailureClass::Transient { .. }),
             _ => false,
         }
     }
 }
 
-fn status_class(status: u16, after: Option<Duration>, at_hub: bool, fresh: bool) -> FailureClass {
+fn status_class(status: u16, at_hub: bool, fresh: bool) -> FailureClass {
     match status {
-        408 | 429 | 500..=599 => FailureClass::Transient { after },
+        // Its wish is kept by the origin, for everybody.
+        408 | 429 | 500..=599 => FailureClass::Transient { after: None },
         // A signed URL that ran out; but a 403 of the Hub, or for a URL just signed, means no.
         401 | 403 if !at_hub && !fresh => FailureClass::StaleUrl,
         _ => FailureClass::Permanent,

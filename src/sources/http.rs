@@ -23,19 +23,10 @@ use crate::core::endpoint::Origin;
 use crate::core::manifest::FileEntry;
 use crate::core::repo::{CommitId, Repo};
 use crate::core::repo_path::RepoPath;
-use crate::hub::{HubClient, Location};
+use crate::hub::{HubClient, Location, Traffic};
 
 /// Bytes of an error page that are shown.
 const SHOWN_MAX: usize = 200;
-
-/// How long to wait for what. There is no total timeout.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// For the headers of an answer.
-    pub header: Duration,
-    /// For the next byte of a body.
-    pub idle: Duration,
-}
 
 /// One repository at one commit, served by a Hub.
 #[derive(Debug)]
@@ -43,7 +34,6 @@ pub struct HubSource {
     hub: Arc<HubClient>,
     repo: Repo,
     commit: CommitId,
-    timeouts: Timeouts,
     locations: Mutex<HashMap<RepoPath, Arc<Mutex<Option<Located>>>>>,
 }
 
@@ -56,8 +46,8 @@ struct Located {
 impl HubSource {
     /// The files of `repo` at `commit`.
     #[must_use]
-    pub fn new(hub: Arc<HubClient>, repo: Repo, commit: CommitId, timeouts: Timeouts) -> Self {
-        Self { hub, repo, commit, timeouts, locations: Mutex::default() }
+    pub fn new(hub: Arc<HubClient>, repo: Repo, commit: CommitId) -> Self {
+        Self { hub, repo, commit, locations: Mutex::default() }
     }
 
     /// Asks for `range` of a file, or for all of it in one answer (`whole`).
@@ -65,7 +55,8 @@ impl HubSource {
     /// # Errors
     /// [`ReadError`] when no exact answer came.
     pub async fn read(&self, entry: &FileEntry, range: Range<u64>, whole: bool) -> Result<Body, ReadError> {
-        let fail = |host: Option<Origin>, problem| ReadError { path: entry.path.clone(), range: range.clone(), host, problem };
+        let fail =
+            |host: Option<Origin>, problem| ReadError { path: entry.path.clone(), range: range.clone(), host, problem };
         let (location, fresh) = self.locate(entry).await.map_err(|problem| fail(None, problem))?;
         let origin = location.origin();
         let answer = self.ask(&location, entry.size, &range, whole, fresh).await;
@@ -76,7 +67,7 @@ impl HubSource {
                 response,
                 range: range.clone(),
                 position: range.start,
-                idle: self.timeouts.idle,
+                idle: self.hub.timeouts().idle,
             })
             .map_err(|problem| fail(Some(origin), problem))
     }
@@ -101,36 +92,38 @@ impl HubSource {
         Ok((location, true))
     }
 
-    async fn ask(&self, location: &Location, size: u64, range: &Range<u64>, whole: bool, fresh: bool) -> Result<Response, Problem> {
-        let origin = location.origin();
-        self.hub.origins().admit(&origin).await;
-        let mut request = location.request(self.hub.http());
+    async fn ask(
+        &self,
+        location: &Location,
+        size: u64,
+        range: &Range<u64>,
+        whole: bool,
+        fresh: bool,
+    ) -> Result<Response, Problem> {
+        let mut request = location.request(&self.hub);
         if !whole {
             request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         }
-        let waited = timeout(self.timeouts.header, request.send()).await;
-        let response = waited
-            .map_err(|_| Problem::NoAnswer { after: self.timeouts.header })?
-            .map_err(|source| Problem::Connection { received: 0, source: source.without_url() })?;
-        let now = clock::now();
-        let after = self.hub.origins().observe(&origin, response.status().as_u16(), response.headers(), now);
+        let response = self.hub.send(request, &location.origin(), Traffic::Data).await.map_err(Problem::Ask)?;
         if response.status().is_success() {
             check_head(response.status(), response.headers(), size, range, whole)?;
             return Ok(response);
         }
-        Err(self.refused(response, after, location.is_at_hub(), fresh).await)
+        Err(self.refused(response, location.is_at_hub(&self.hub), fresh).await)
     }
 
     /// Turns an answer without bytes into a problem, reading a little of what it says.
-    async fn refused(&self, mut response: Response, after: Option<Duration>, at_hub: bool, fresh: bool) -> Problem {
+    async fn refused(&self, mut response: Response, at_hub: bool, fresh: bool) -> Problem {
         let status = response.status();
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
-            return Problem::RangeRefused { came: header(response.headers(), CONTENT_RANGE.as_str()).unwrap_or_default() };
+            return Problem::RangeRefused {
+                came: header(response.headers(), CONTENT_RANGE.as_str()).unwrap_or_default(),
+            };
         }
         let content_type = header(response.headers(), CONTENT_TYPE.as_str());
-        let start = timeout(self.timeouts.header, response.chunk()).await.ok().and_then(Result::ok).flatten();
+        let start = timeout(self.hub.timeouts().idle, response.chunk()).await.ok().and_then(Result::ok).flatten();
         let body = start.map(|bytes| printable(&bytes)).unwrap_or_default();
-        Problem::Status { status: status.as_u16(), content_type, body, after, at_hub, fresh }
+        Problem::Status { status: status.as_u16(), content_type, body, at_hub, fresh }
     }
 }
 
@@ -155,7 +148,7 @@ impl Body {
         let waited = timeout(self.idle, self.response.chunk()).await;
         let came = match waited {
             Err(_) => Err(Problem::Idle { after: self.idle, received }),
-            Ok(Err(source)) => Err(Problem::Connection { received, source: source.without_url() }),
+            Ok(Err(source)) => Err(Problem::Broken { received, source: source.without_url() }),
             Ok(Ok(None)) if self.position < self.range.end => Err(Problem::Short { received }),
             Ok(Ok(Some(bytes))) if bytes.len() as u64 > self.range.end - self.position => Err(Problem::TooLong),
             Ok(Ok(bytes)) => Ok(bytes),
@@ -181,7 +174,13 @@ impl Body {
 }
 
 /// Decides from status and headers whether the body is exactly what was asked for.
-fn check_head(status: StatusCode, headers: &HeaderMap, size: u64, range: &Range<u64>, whole: bool) -> Result<(), Problem> {
+fn check_head(
+    status: StatusCode,
+    headers: &HeaderMap,
+    size: u64,
+    range: &Range<u64>,
+    whole: bool,
+) -> Result<(), Problem> {
     if let Some(encoding) = header(headers, CONTENT_ENCODING.as_str()).filter(|e| !e.eq_ignore_ascii_case("identity")) {
         return Err(Problem::Encoded { encoding });
     }
@@ -207,7 +206,10 @@ fn check_content_range(headers: &HeaderMap, size: u64, range: &Range<u64>) -> Re
     let alike = values.all(|other| other.as_bytes() == value.as_bytes());
     match parse_content_range(value) {
         Some((came, total))
-            if alike && came.start == range.start && came.end <= range.end && total.is_none_or(|total| total == size) =>
+            if alike
+                && came.start == range.start
+                && came.end <= range.end
+                && total.is_none_or(|total| total == size) =>
         {
             Ok(came.end - came.start)
         }
@@ -261,7 +263,16 @@ mod tests {
 
     #[test]
     fn shifted_long_nameless_and_mislabelled_answers_are_refused() {
-        for came in ["bytes 0-99/100", "bytes 9-19/100", "bytes 10-20/100", "bytes 10-19/101", "bytes 19-10/100", "10-19/100", "", "lines 10-19/100"] {
+        for came in [
+            "bytes 0-99/100",
+            "bytes 9-19/100",
+            "bytes 10-20/100",
+            "bytes 10-19/101",
+            "bytes 19-10/100",
+            "10-19/100",
+            "",
+            "lines 10-19/100",
+        ] {
             let answer = head(206, &[("content-range", came)], 10..20, false);
             assert!(matches!(answer, Err(Problem::WrongRange { .. })), "{came}: {answer:?}");
         }
@@ -269,7 +280,10 @@ mod tests {
         let twice = [("content-range", "bytes 10-19/100"), ("content-range", "bytes 0-9/100")];
         assert!(matches!(head(206, &twice, 10..20, false), Err(Problem::WrongRange { .. })));
         assert!(matches!(head(200, &[], 10..20, false), Err(Problem::RangeIgnored)));
-        assert!(matches!(head(206, &[("content-range", "bytes 0-99/100")], 0..100, true), Err(Problem::WrongRange { .. })));
+        assert!(matches!(
+            head(206, &[("content-range", "bytes 0-99/100")], 0..100, true),
+            Err(Problem::WrongRange { .. })
+        ));
         let html = head(200, &[("content-length", "9"), ("content-type", "text/html")], 0..100, true);
         assert!(matches!(html, Err(Problem::WrongLength { expected: 100, came: 9, .. })));
         let short = head(206, &[("content-range", "bytes 10-19/100"), ("content-length", "9")], 10..20, false);

@@ -8,4 +8,4 @@ pub mod error;
 pub mod http;
 
 pub use error::{Problem, ReadError};
-pub use http::{Body, HubSource, Timeouts};
+pub use http::{Body, HubSource};

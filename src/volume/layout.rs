@@ -48,6 +48,10 @@ impl Volume {
         Ok(this)
     }
 
+    pub(super) const fn root(&self) -> &Dir {
+        &self.root
+    }
+
     /// The root's path as the user gave it.
     pub fn path(&self) -> &Path {
         self.root.path()

@@ -184,13 +184,16 @@ mod tests {
 
     #[test]
     fn a_command_follows_the_gate_with_all_its_own_flags() {
-        let Cli { verb: Verb::Gate(gate), .. } = parsed("muster gate kimi --wait -- vllm serve {} --json").unwrap() else {
+        let Cli { verb: Verb::Gate(gate), .. } = parsed("muster gate kimi --wait -- vllm serve {} --json").unwrap()
+        else {
             panic!("another verb")
         };
         assert_eq!(gate.wait, Some(Wait::Forever));
         assert_eq!(gate.command, ["vllm", "serve", "{}", "--json"]);
         assert!(parsed("muster gate kimi --hold -- vllm").is_err());
-        let Cli { verb: Verb::Gate(gate), .. } = parsed("muster gate kimi --wait=2h").unwrap() else { panic!("another verb") };
+        let Cli { verb: Verb::Gate(gate), .. } = parsed("muster gate kimi --wait=2h").unwrap() else {
+            panic!("another verb")
+        };
         assert_eq!(gate.wait, Some(Wait::AtMost(std::time::Duration::from_secs(7200))));
     }
 

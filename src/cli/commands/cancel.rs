@@ -1,8 +1,8 @@
 //! `muster cancel`: gives a download up.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::CancelArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Gives a download up.

@@ -1,8 +1,8 @@
 //! `muster daemon`: owns a volume and works on its jobs.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::DaemonArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Owns a volume and works on its jobs.

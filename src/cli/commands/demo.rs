@@ -1,8 +1,8 @@
 //! `muster demo`: tells the whole story on a made-up model.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::DemoArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Tells the whole story on a made-up model.

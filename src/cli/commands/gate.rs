@@ -1,8 +1,8 @@
 //! `muster gate`: decides whether a launcher may start.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::GateArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Decides whether a launcher may start.

@@ -1,8 +1,8 @@
 //! `muster history`: shows the audit trail of a model.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::HistoryArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Shows the audit trail of a model.

@@ -1,8 +1,8 @@
 //! `muster mirror`: serves verified models as a read-only Hub.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::MirrorArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Serves verified models as a read-only Hub.

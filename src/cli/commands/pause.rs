@@ -1,8 +1,8 @@
 //! `muster pause`: stops a download.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::PauseArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Stops a download.

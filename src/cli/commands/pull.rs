@@ -1,8 +1,8 @@
 //! `muster pull`: brings a repository onto the volume.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::PullArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Brings a repository onto the volume.

@@ -1,8 +1,8 @@
 //! `muster remove`: takes a model off the volume.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::RemoveArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Takes a model off the volume.

@@ -1,8 +1,8 @@
 //! `muster resume`: goes on with a download.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::ResumeArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Goes on with a download.

@@ -1,8 +1,8 @@
 //! `muster verify`: hashes a model again.
 
-use crate::cli::{Context, resolve};
 use crate::cli::args::VerifyArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::{Context, resolve};
 use crate::core::code::Code;
 
 /// Hashes a model again.

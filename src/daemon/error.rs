@@ -1,0 +1,209 @@
+//! How a job ends badly, for whoever asked for it.
+
+use std::error::Error;
+
+use thiserror::Error;
+
+use crate::core::code::Code;
+use crate::core::job::JobError;
+use crate::core::manifest::ManifestError;
+use crate::core::model_name::ModelName;
+use crate::core::receipt::ReceiptError;
+use crate::core::repo::{Repo, Revision};
+use crate::core::repo_path::RepoPath;
+use crate::core::selection::Selection;
+use crate::core::units;
+use crate::fetch::{FetchError, OwnershipLost};
+use crate::hub::HubError;
+use crate::volume::VolumeError;
+use crate::volume::publish::PublishError;
+
+/// Why a job did not end with a receipt.
+#[derive(Debug, Error)]
+pub enum WorkError {
+    /// The Hub could not be asked, or refused.
+    #[error("{repo} could not be listed")]
+    Hub {
+        /// The repository.
+        repo: Repo,
+        /// Why.
+        #[source]
+        source: HubError,
+    },
+    /// The listing is no manifest.
+    #[error("the files of {repo} cannot be pulled")]
+    Manifest {
+        /// The repository.
+        repo: Repo,
+        /// Why.
+        #[source]
+        source: ManifestError,
+    },
+    /// The volume failed.
+    #[error("the volume failed")]
+    Volume(#[from] VolumeError),
+    /// A verified file did not get its name.
+    #[error("a verified file could not be put in place")]
+    Publish(#[from] PublishError),
+    /// Fetching ended the job.
+    #[error("the download ended")]
+    Fetch(#[from] FetchError),
+    /// Some files could not be had; the others are in place.
+    #[error("{} of {wanted} files could not be fetched", .failed.len())]
+    Unfinished {
+        /// The files given up; never empty.
+        failed: Vec<FetchError>,
+        /// Files that were wanted.
+        wanted: usize,
+        /// The first of them, for the chain of causes.
+        #[source]
+        first: Box<WorkErrorText>,
+    },
+    /// Not all files are proved.
+    #[error("no receipt can be written")]
+    Receipt(#[from] ReceiptError),
+    /// The directory holds another repository.
+    #[error("{name} holds {held}, not {asked}")]
+    OtherRepo {
+        /// The model.
+        name: ModelName,
+        /// What is there.
+        held: Repo,
+        /// What was asked for.
+        asked: Repo,
+    },
+    /// The directory holds another selection of the same repository.
+    #[error("{name} was pulled with {held}, now {asked} is asked for")]
+    OtherSelection {
+        /// The model.
+        name: ModelName,
+        /// What is there.
+        held: Selection,
+        /// What was asked for.
+        asked: Selection,
+    },
+    /// The volume has not enough room.
+    #[error(
+        "not enough space: {} more needed, {} free after keeping {} in reserve",
+        units::bytes(*.needed), units::bytes(*.free), units::bytes(*.reserve)
+    )]
+    NoSpace {
+        /// Bytes still to be written, over all jobs.
+        needed: u64,
+        /// Bytes that may be used.
+        free: u64,
+        /// Bytes kept free.
+        reserve: u64,
+    },
+    /// A launcher reads the model.
+    #[error("{name} is in use")]
+    InUse {
+        /// The model.
+        name: ModelName,
+    },
+    /// Something that is no plain file has a file's name.
+    #[error("{path} is there and is no plain file")]
+    NotAFile {
+        /// The name.
+        path: RepoPath,
+    },
+    /// A file cannot be read to be checked.
+    #[error("{path} is there and cannot be checked: {why}")]
+    Unreadable {
+        /// The name.
+        path: RepoPath,
+        /// Why.
+        why: String,
+    },
+    /// No request may be sent, and the set is not complete.
+    #[error("offline, and {repo} at {revision} is not complete here")]
+    Offline {
+        /// The repository.
+        repo: Repo,
+        /// What was asked for.
+        revision: Revision,
+    },
+    /// Somebody else owns the volume now.
+    #[error("the work stops")]
+    Ownership(#[from] OwnershipLost),
+    /// Stopped on request.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// The words of an error that stays elsewhere.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct WorkErrorText(pub String);
+
+impl WorkError {
+    /// Files given up.
+    #[must_use]
+    pub fn unfinished(failed: Vec<FetchError>, wanted: usize) -> Self {
+        let first = failed.first().map(|error| in_words(error)).unwrap_or_default();
+        Self::Unfinished { failed, wanted, first: Box::new(WorkErrorText(first)) }
+    }
+
+    /// The outcome.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Hub { source, .. } => source.code(),
+            Self::Manifest { source: ManifestError::Empty { .. }, .. }
+            | Self::OtherRepo { .. }
+            | Self::OtherSelection { .. } => Code::Usage,
+            Self::Manifest { .. } => Code::UpstreamRefused,
+            Self::Volume(source) | Self::Publish(PublishError::Volume(source)) => source.code(),
+            Self::Publish(PublishError::Occupied { .. }) | Self::InUse { .. } | Self::Ownership(_) => Code::Held,
+            Self::Fetch(source) => source.code(),
+            Self::Unfinished { failed, .. } => failed.first().map_or(Code::Internal, FetchError::code),
+            Self::Receipt(_) | Self::Offline { .. } => Code::Incomplete,
+            Self::NoSpace { .. } => Code::NoSpace,
+            Self::NotAFile { .. } | Self::Unreadable { .. } => Code::CouldNotCheck,
+            Self::Stopped => Code::Interrupted,
+        }
+    }
+
+    /// What to do next, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Hub { source, .. } => source.hint(),
+            Self::Volume(source) | Self::Publish(PublishError::Volume(source)) => source.hint().map(str::to_owned),
+            Self::Fetch(source) => source.hint(),
+            Self::Unfinished { failed, .. } => failed.first().and_then(FetchError::hint),
+            Self::Manifest { source: ManifestError::Empty { .. }, .. } => Some(
+                "patterns are matched against whole paths, case-sensitively, as the official client does".to_owned(),
+            ),
+            Self::OtherRepo { .. } => Some("choose another place with --to NAME".to_owned()),
+            Self::OtherSelection { .. } => {
+                Some("add --reselect to change the selection, or choose another place with --to NAME".to_owned())
+            }
+            Self::NoSpace { .. } => {
+                Some("free some space, choose another volume, or keep less free with --reserve SIZE".to_owned())
+            }
+            Self::InUse { .. } => Some("stop what was launched from it, then try again".to_owned()),
+            Self::NotAFile { .. } => Some("move it away: muster neither follows nor replaces it".to_owned()),
+            Self::Unreadable { .. } => Some("make it readable for this user, or move it away".to_owned()),
+            Self::Offline { .. } => Some("unset HF_HUB_OFFLINE to fetch what is missing".to_owned()),
+            Self::Manifest { .. } | Self::Publish(_) | Self::Receipt(_) | Self::Ownership(_) | Self::Stopped => None,
+        }
+    }
+
+    /// The form that is stored and shown.
+    #[must_use]
+    pub fn to_job_error(&self) -> JobError {
+        JobError { code: self.code(), message: in_words(self), hint: self.hint() }
+    }
+}
+
+/// An error and its causes in one line.
+pub(super) fn in_words(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

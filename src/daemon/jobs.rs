@@ -1,0 +1,357 @@
+//! The jobs of one volume and what may be asked of them.
+//!
+//! Owns the table of jobs and their transitions. Invariant: a transition is in the store and in
+//! the event stream before anybody is told that it happened. The work itself is the scheduler's
+//! and the worker's.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use thiserror::Error;
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::error::WorkError;
+use super::events::{BACKLOG, Event};
+use super::live::Live;
+use super::resolve::Resolved;
+use super::worker::{Bench, Work};
+use crate::clock;
+use crate::core::code::Code;
+use crate::core::job::{Job, JobError, JobSpec, JobState};
+use crate::core::manifest::Manifest;
+use crate::core::model_name::ModelName;
+use crate::hub::Token;
+use crate::store::{AuditEntry, Phase};
+
+/// Why a request about a job is refused.
+#[derive(Debug, Error)]
+pub enum JobRefusal {
+    /// There is no such model.
+    #[error("there is no model {name} on this volume")]
+    Unknown {
+        /// The name asked for.
+        name: ModelName,
+    },
+    /// Another request for the same directory is being worked on.
+    #[error("{name} is being pulled already, at {revision} with {selection}")]
+    Busy {
+        /// The model.
+        name: ModelName,
+        /// What is being pulled.
+        revision: String,
+        /// With which selection.
+        selection: String,
+    },
+    /// It makes no sense in this state.
+    #[error("{name} is {}, so it cannot be {verb}", .state.word())]
+    State {
+        /// The model.
+        name: ModelName,
+        /// Its state.
+        state: JobState,
+        /// What was asked for.
+        verb: &'static str,
+    },
+    /// The work itself failed.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+}
+
+impl JobRefusal {
+    /// The outcome.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Unknown { .. } => Code::UnknownModel,
+            Self::Busy { .. } => Code::Held,
+            Self::State { .. } => Code::Usage,
+            Self::Work(error) => error.code(),
+        }
+    }
+}
+
+/// What a user wants of a running job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Pause,
+    Cancel,
+}
+
+#[derive(Debug)]
+struct Entry {
+    job: Job,
+    live: Arc<Live>,
+    running: Option<CancellationToken>,
+    wish: Option<Wish>,
+    token: Option<Token>,
+    resolved: Option<Resolved>,
+    /// Whether this owner may work on it: a foreground pull leaves other jobs alone.
+    admitted: bool,
+}
+
+/// The table of jobs. Clones are the same table.
+#[derive(Clone)]
+pub struct Jobs(Arc<Shared>);
+
+struct Shared {
+    bench: Arc<Bench>,
+    entries: Mutex<BTreeMap<ModelName, Entry>>,
+    wake: Notify,
+    events: broadcast::Sender<Event>,
+}
+
+/// A job as one look at it shows.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// The job.
+    pub job: Job,
+    /// Its counters.
+    pub live: Arc<Live>,
+}
+
+impl Jobs {
+    pub(super) fn new(bench: Arc<Bench>) -> Self {
+        let events = broadcast::Sender::new(BACKLOG);
+        Self(Arc::new(Shared { bench, entries: Mutex::default(), wake: Notify::new(), events }))
+    }
+
+    /// Takes a job in. One that is asked for again goes on; a token lives in memory only.
+    ///
+    /// # Errors
+    /// [`JobRefusal::Busy`] when something else is being pulled into the same directory.
+    pub fn submit(&self, spec: JobSpec, token: Option<Token>, resolved: Option<Resolved>) -> Result<(), JobRefusal> {
+        let name = spec.name.clone();
+        {
+            let mut entries = self.entries();
+            if let Some(entry) = entries.get_mut(&name)
+                && (entry.running.is_some() || (entry.job.state == JobState::Queued && entry.admitted))
+            {
+                if same_request(&entry.job.spec, &spec) {
+                    return Ok(());
+                }
+                let held = &entry.job.spec;
+                let (revision, selection) = (held.revision.to_string(), held.selection.to_string());
+                return Err(JobRefusal::Busy { name, revision, selection });
+            }
+            let entry = Entry {
+                job: Job::queued(spec),
+                live: Arc::default(),
+                running: None,
+                wish: None,
+                token,
+                resolved,
+                admitted: true,
+            };
+            self.keep(&entry.job, Phase::Queued);
+            entries.insert(name, entry);
+        }
+        self.0.wake.notify_one();
+        Ok(())
+    }
+
+    /// Stops a job; it keeps what it has and waits for [`Jobs::resume`].
+    pub fn pause(&self, name: &ModelName) -> Result<(), JobRefusal> {
+        self.stop(name, Wish::Pause, "paused")
+    }
+
+    /// Gives a job up; files that are in place stay.
+    pub fn cancel(&self, name: &ModelName) -> Result<(), JobRefusal> {
+        self.stop(name, Wish::Cancel, "cancelled")
+    }
+
+    /// Goes on with a job that was paused, cancelled or failed.
+    pub fn resume(&self, name: &ModelName) -> Result<(), JobRefusal> {
+        {
+            let mut entries = self.entries();
+            let entry = entries.get_mut(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
+            if entry.running.is_some() || (entry.admitted && entry.job.state == JobState::Queued) {
+                return Ok(());
+            }
+            entry.admitted = true;
+            entry.live = Arc::default();
+            self.transition(entry, JobState::Queued, None, Phase::Resumed);
+        }
+        self.0.wake.notify_one();
+        Ok(())
+    }
+
+    /// All jobs.
+    pub fn all(&self) -> Vec<Seen> {
+        self.entries().values().map(|entry| Seen { job: entry.job.clone(), live: Arc::clone(&entry.live) }).collect()
+    }
+
+    /// One job.
+    pub fn one(&self, name: &ModelName) -> Option<Seen> {
+        let entries = self.entries();
+        entries.get(name).map(|entry| Seen { job: entry.job.clone(), live: Arc::clone(&entry.live) })
+    }
+
+    /// What happens from now on.
+    pub fn follow(&self) -> broadcast::Receiver<Event> {
+        self.0.events.subscribe()
+    }
+
+    /// A model's audit trail, oldest first.
+    pub fn history(&self, name: &ModelName) -> Vec<AuditEntry> {
+        self.0.bench.store.history(name).unwrap_or_else(|error| {
+            warn!(%error, "the history cannot be read");
+            Vec::new()
+        })
+    }
+
+    /// Drops a job from the table; the directory is the caller's.
+    pub(super) fn forget(&self, name: &ModelName) -> Result<(), JobRefusal> {
+        let mut entries = self.entries();
+        let entry = entries.get(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
+        if entry.running.is_some() {
+            return Err(JobRefusal::State { name: name.clone(), state: entry.job.state, verb: "removed" });
+        }
+        entries.remove(name);
+        let forgotten = self.0.bench.store.remove_job(name).and_then(|()| self.0.bench.store.forget_model(name));
+        if let Err(error) = forgotten {
+            warn!(%error, "the store keeps traces of a removed model");
+        }
+        self.0.bench.audit(name, Phase::Removed, "");
+        self.tell(name, None, None);
+        Ok(())
+    }
+
+    /// Puts a job into the table as it was found.
+    pub(super) fn found(&self, job: Job, live: Live, admitted: bool) {
+        let name = job.spec.name.clone();
+        let live = Arc::new(live);
+        let entry = Entry { job, live, running: None, wish: None, token: None, resolved: None, admitted };
+        self.entries().insert(name, entry);
+        self.0.wake.notify_one();
+    }
+
+    /// Takes the next job that may be worked on, if fewer than `most` are.
+    pub(super) fn take(&self, most: usize) -> Option<Work> {
+        let mut entries = self.entries();
+        if entries.values().filter(|entry| entry.running.is_some()).count() >= most {
+            return None;
+        }
+        let waits =
+            |entry: &&mut Entry| entry.admitted && entry.running.is_none() && entry.job.state == JobState::Queued;
+        let entry = entries.values_mut().find(waits)?;
+        let stop = CancellationToken::new();
+        entry.running = Some(stop.clone());
+        Some(Work {
+            bench: Arc::clone(&self.0.bench),
+            spec: entry.job.spec.clone(),
+            token: entry.token.clone(),
+            resolved: entry.resolved.take(),
+            live: Arc::clone(&entry.live),
+            stop,
+        })
+    }
+
+    /// A worker ended.
+    pub(super) fn ended(&self, name: &ModelName, result: Result<Manifest, WorkError>) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(name) else { return };
+        entry.running = None;
+        let (state, error, phase) = match (result, entry.wish.take()) {
+            (Ok(manifest), _) => {
+                entry.job.commit = Some(manifest.source().commit);
+                (JobState::Ready, None, None)
+            }
+            (Err(WorkError::Stopped), Some(Wish::Pause)) => (JobState::Paused, None, Some(Phase::Paused)),
+            (Err(WorkError::Stopped), Some(Wish::Cancel)) => (JobState::Cancelled, None, Some(Phase::Cancelled)),
+            // The owner stops; the next one goes on.
+            (Err(WorkError::Stopped), None) => (JobState::Queued, None, None),
+            (Err(error), _) => (JobState::Failed, Some(error.to_job_error()), Some(Phase::Failed)),
+        };
+        match phase {
+            Some(phase) => self.transition(entry, state, error, phase),
+            None => self.enter(entry, state, error),
+        }
+        drop(entries);
+        self.0.wake.notify_one();
+    }
+
+    /// Stops every running worker; the jobs stay queued.
+    pub(super) fn stop_all(&self) {
+        self.entries().values().filter_map(|entry| entry.running.as_ref()).for_each(CancellationToken::cancel);
+    }
+
+    /// Whether any admitted job waits or runs.
+    pub(super) fn has_work(&self) -> bool {
+        let waits = |entry: &Entry| entry.admitted && entry.job.state == JobState::Queued;
+        self.entries().values().any(|entry| entry.running.is_some() || waits(entry))
+    }
+
+    /// Returns when the table may have changed.
+    pub(super) async fn changed(&self) {
+        self.0.wake.notified().await;
+    }
+
+    pub(super) fn bench(&self) -> &Arc<Bench> {
+        &self.0.bench
+    }
+
+    fn stop(&self, name: &ModelName, wish: Wish, verb: &'static str) -> Result<(), JobRefusal> {
+        let mut entries = self.entries();
+        let entry = entries.get_mut(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
+        if let Some(stop) = &entry.running {
+            entry.wish = Some(wish);
+            stop.cancel();
+            return Ok(());
+        }
+        let (state, phase) = match wish {
+            Wish::Pause => (JobState::Paused, Phase::Paused),
+            Wish::Cancel => (JobState::Cancelled, Phase::Cancelled),
+        };
+        match entry.job.state {
+            JobState::Ready | JobState::Damaged => {
+                Err(JobRefusal::State { name: name.clone(), state: entry.job.state, verb })
+            }
+            same if same == state => Ok(()),
+            _ => {
+                self.transition(entry, state, None, phase);
+                Ok(())
+            }
+        }
+    }
+
+    fn transition(&self, entry: &mut Entry, state: JobState, error: Option<JobError>, phase: Phase) {
+        let detail = error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
+        self.0.bench.audit(&entry.job.spec.name, phase, &detail);
+        self.enter(entry, state, error);
+    }
+
+    fn enter(&self, entry: &mut Entry, state: JobState, error: Option<JobError>) {
+        entry.job.state = state;
+        entry.job.error.clone_from(&error);
+        self.remember(&entry.job);
+        self.tell(&entry.job.spec.name, Some(state), error);
+    }
+
+    fn keep(&self, job: &Job, phase: Phase) {
+        self.0.bench.audit(&job.spec.name, phase, &format!("{} at {}", job.spec.repo, job.spec.revision));
+        self.remember(job);
+        self.tell(&job.spec.name, Some(job.state), None);
+    }
+
+    fn remember(&self, job: &Job) {
+        let kept = self.0.bench.store.put_job(job).and_then(|()| self.0.bench.store.flush());
+        if let Err(error) = kept {
+            warn!(%error, model = %job.spec.name, "the job is not remembered; after a restart ask again");
+        }
+    }
+
+    fn tell(&self, name: &ModelName, state: Option<JobState>, error: Option<JobError>) {
+        // Nobody may be listening.
+        let _ = self.0.events.send(Event { at: clock::now(), id: name.clone(), state, error });
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<ModelName, Entry>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn same_request(a: &JobSpec, b: &JobSpec) -> bool {
+    a.repo == b.repo && a.revision == b.revision && a.selection == b.selection && a.endpoint == b.endpoint
+}

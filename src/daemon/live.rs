@@ -1,0 +1,120 @@
+//! What a job shows while it is worked on.
+//!
+//! Owns the counters and the state that reports are made from. The worker writes, everybody
+//! reads; nothing is decided by it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::core::job::JobState;
+use crate::core::manifest::{FileEntry, Manifest};
+use crate::core::rate::RateWindow;
+use crate::core::shards::is_shard;
+use crate::core::status::{Bytes, Count};
+use crate::fetch::Progress;
+
+/// The moving parts of one job.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// Bytes as they come and become durable.
+    pub progress: Arc<Progress>,
+    files: AtomicU64,
+    shards: AtomicU64,
+    bytes: AtomicU64,
+    scene: Mutex<Scene>,
+}
+
+/// What the worker is doing, and of how much.
+#[derive(Debug, Default)]
+struct Scene {
+    state: Option<JobState>,
+    phase: Option<&'static str>,
+    totals: Option<Totals>,
+    rate: RateWindow,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Totals {
+    files: u64,
+    shards: u64,
+    bytes: u64,
+}
+
+/// One look at a job.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Glimpse {
+    /// The worker's state, if it has one of its own.
+    pub state: Option<JobState>,
+    /// What goes on inside the state.
+    pub phase: Option<&'static str>,
+    /// Files.
+    pub files: Option<Count>,
+    /// Shards.
+    pub shards: Option<Count>,
+    /// Bytes.
+    pub bytes: Option<Bytes>,
+    /// Bytes received per second.
+    pub rate: Option<f64>,
+    /// Time to the end at that rate.
+    pub eta: Option<Duration>,
+}
+
+impl Live {
+    /// The worker enters a state.
+    pub fn enter(&self, state: JobState, phase: Option<&'static str>) {
+        let mut scene = self.scene();
+        scene.state = Some(state);
+        scene.phase = phase;
+    }
+
+    /// What the job is measured against.
+    pub fn measure(&self, manifest: &Manifest) {
+        let bytes = manifest.total_bytes();
+        self.scene().totals =
+            Some(Totals { files: manifest.files().len() as u64, shards: manifest.shard_count() as u64, bytes });
+    }
+
+    /// One more file is verified and in place.
+    pub fn verified(&self, entry: &FileEntry) {
+        self.files.fetch_add(1, Relaxed);
+        self.shards.fetch_add(u64::from(is_shard(&entry.path)), Relaxed);
+        self.bytes.fetch_add(entry.size, Relaxed);
+    }
+
+    /// A file that was in place before.
+    pub fn found(&self, entry: &FileEntry) {
+        self.progress.found(entry.size);
+        self.verified(entry);
+    }
+
+    /// Takes a sample for the rate; called about once a second.
+    pub fn sample(&self, now: Duration) {
+        let wire = self.progress.wire();
+        self.scene().rate.push(now, wire);
+    }
+
+    /// How it stands.
+    pub fn glimpse(&self, now: Duration) -> Glimpse {
+        let scene = self.scene();
+        let Some(totals) = scene.totals else {
+            return Glimpse { state: scene.state, phase: scene.phase, ..Glimpse::default() };
+        };
+        let received = self.progress.received().min(totals.bytes);
+        let durable = self.progress.durable().min(totals.bytes);
+        let bytes = Bytes { total: totals.bytes, received, durable, verified: self.bytes.load(Relaxed) };
+        Glimpse {
+            state: scene.state,
+            phase: scene.phase,
+            files: Some(Count { total: totals.files, verified: self.files.load(Relaxed) }),
+            shards: Some(Count { total: totals.shards, verified: self.shards.load(Relaxed) }),
+            bytes: Some(bytes),
+            rate: scene.rate.bytes_per_s(now),
+            eta: scene.rate.eta(now, totals.bytes - received),
+        }
+    }
+
+    fn scene(&self) -> MutexGuard<'_, Scene> {
+        self.scene.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,23 @@
+//! The owner of a volume: jobs, their work, and what everybody may know of it.
+//!
+//! Owns the volume for as long as it runs: the store, the owner record, the workers. It is the
+//! same for `muster daemon` and for a `pull` in the foreground, which is a daemon for its own
+//! job. It knows nothing of sockets, flags or terminals.
+
+pub mod error;
+pub mod events;
+pub mod jobs;
+pub mod live;
+mod recover;
+pub mod report;
+pub mod resolve;
+pub mod run;
+mod scheduler;
+pub mod supervisor;
+mod survey;
+mod update;
+mod worker;
+
+pub use error::WorkError;
+pub use jobs::{JobRefusal, Jobs};
+pub use run::{Daemon, Options, StartError};

@@ -1,0 +1,86 @@
+//! What a new owner makes of a volume: jobs from the store, and from the directories.
+//!
+//! Invariant (P5): the store only saves work. A directory that the store does not know becomes a
+//! job from its own manifest; a job whose directory says otherwise believes the directory.
+
+use tracing::warn;
+
+use super::jobs::Jobs;
+use super::live::Live;
+use super::report::of_directory;
+use crate::core::identity::Observed;
+use crate::core::job::{Job, JobSpec, JobState};
+use crate::core::manifest::Manifest;
+use crate::core::model_name::ModelName;
+use crate::volume::{ModelDir, Volume, VolumeError};
+
+/// Fills the table. Blocks. Jobs are `admitted` by a daemon and left alone by a foreground pull.
+pub(super) fn recover(jobs: &Jobs, admitted: bool) -> Result<(), VolumeError> {
+    let bench = jobs.bench();
+    let volume = &bench.volume;
+    let mut known = bench.store.jobs().unwrap_or_else(|error| {
+        warn!(%error, "the store does not answer; jobs are found in the directories");
+        Vec::new()
+    });
+    for name in volume.models()? {
+        if !known.iter().any(|job| job.spec.name == name)
+            && let Some(job) = of_manifest(volume, &name)?
+        {
+            known.push(job);
+        }
+    }
+    for mut job in known {
+        job.state = state_now(volume, &job)?;
+        let live = Live::default();
+        if let Some(dir) = volume.model(&job.spec.name)? {
+            measure(&dir, &live);
+        }
+        jobs.found(job, live, admitted);
+    }
+    Ok(())
+}
+
+/// The job that a directory's manifest speaks of.
+fn of_manifest(volume: &Volume, name: &ModelName) -> Result<Option<Job>, VolumeError> {
+    let Some(dir) = volume.model(name)? else { return Ok(None) };
+    let manifest = match dir.pending_manifest()? {
+        Some(pending) => Some(pending),
+        None => dir.manifest()?,
+    };
+    Ok(manifest.map(|manifest| {
+        let source = manifest.source().clone();
+        let spec = JobSpec {
+            name: name.clone(),
+            repo: source.repo,
+            revision: source.revision,
+            selection: source.selection,
+            endpoint: source.endpoint,
+            connections: None,
+            reselect: false,
+            update: false,
+        };
+        Job { commit: Some(source.commit), ..Job::queued(spec) }
+    }))
+}
+
+/// What was going on goes on; what ended is looked at again.
+fn state_now(volume: &Volume, job: &Job) -> Result<JobState, VolumeError> {
+    let found = of_directory(volume, &job.spec.name)?.map(|status| status.state);
+    Ok(match (job.state, found) {
+        (state, _) if state.is_active() && job.state != JobState::Queued => JobState::Queued,
+        (JobState::Ready | JobState::Damaged, Some(found)) => found,
+        (JobState::Ready | JobState::Damaged, None) => JobState::Queued,
+        (JobState::Queued, Some(JobState::Ready)) => JobState::Ready,
+        (state, _) => state,
+    })
+}
+
+/// Counts what the receipt still speaks for.
+fn measure(dir: &ModelDir, live: &Live) {
+    let Ok(Some(manifest)) = dir.manifest() else { return };
+    live.measure(&manifest);
+    let Ok(Some(receipt)) = dir.receipt(&manifest) else { return };
+    let trusted =
+        receipt.files().iter().filter(|record| dir.observe(&record.path) == Observed::Present(record.identity));
+    trusted.filter_map(|record| Manifest::file(&manifest, &record.path)).for_each(|entry| live.found(entry));
+}

@@ -1,0 +1,169 @@
+//! The status report: from live jobs, and from what is on disk when nobody lives.
+//!
+//! Owns the translation of jobs and directories into [`Report`]s. Reads only. What it does not
+//! know it leaves unknown.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::jobs::{Jobs, Seen};
+use crate::clock;
+use crate::core::identity::Observed;
+use crate::core::job::{JobError, JobState};
+use crate::core::manifest::Manifest;
+use crate::core::model_name::ModelName;
+use crate::core::selection::Selection;
+use crate::core::shards::is_shard;
+use crate::core::status::{Bytes, Count, DaemonStatus, ModelStatus, Report, SCHEMA};
+use crate::volume::{ModelDir, Volume, VolumeError};
+
+/// The report of a living owner.
+pub fn of_jobs(jobs: &Jobs, daemon: DaemonStatus) -> Report {
+    let volume = &jobs.bench().volume;
+    let now = clock::since_boot();
+    let models = jobs.all().iter().map(|seen| of_job(seen, volume.path(), now)).collect();
+    Report {
+        schema: SCHEMA,
+        volume: volume.path().display().to_string(),
+        written_at: clock::now(),
+        daemon: DaemonStatus { age_s: Some(0.0), ..daemon },
+        models,
+    }
+}
+
+/// The report of a volume that nobody owns now: `last` is what the last owner wrote. Speeds are
+/// not repeated, and what was going on waits.
+///
+/// # Errors
+/// When the volume cannot be read.
+pub fn of_disk(volume: &Volume, last: Option<Report>, daemon: DaemonStatus) -> Result<Report, VolumeError> {
+    let (written_at, mut remembered) = match last {
+        Some(report) => (report.written_at, report.models),
+        None => (clock::now(), Vec::new()),
+    };
+    for model in &mut remembered {
+        settle(model);
+    }
+    for name in volume.models()? {
+        let Some(found) = of_directory(volume, &name)? else { continue };
+        match remembered.iter_mut().find(|model| model.id == name) {
+            Some(model) if found.state == JobState::Queued && found.commit == model.commit => {}
+            Some(model)
+                if model.state == JobState::Queued || !model.state.is_active() && found.state != JobState::Queued =>
+            {
+                *model = found;
+            }
+            Some(_) => {}
+            None => remembered.push(found),
+        }
+    }
+    remembered.sort_by(|a, b| a.id.cmp(&b.id));
+    let volume = volume.path().display().to_string();
+    Ok(Report { schema: SCHEMA, volume, written_at, daemon, models: remembered })
+}
+
+/// What one directory says of itself: complete, damaged, or not complete.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn of_directory(volume: &Volume, name: &ModelName) -> Result<Option<ModelStatus>, VolumeError> {
+    let Some(dir) = volume.model(name)? else { return Ok(None) };
+    let (Some(manifest), pending) = (dir.manifest()?, dir.pending_manifest()?) else {
+        return Ok(None);
+    };
+    let receipt = dir.receipt(&manifest).ok().flatten();
+    let mut status = blank(name, &manifest, dir.path());
+    if let Some(receipt) = &receipt {
+        let (mut files, mut shards, mut bytes) = (0, 0, 0);
+        for record in receipt.files() {
+            if dir.observe(&record.path) == Observed::Present(record.identity) {
+                files += 1;
+                shards += u64::from(is_shard(&record.path));
+                bytes += record.size;
+            }
+        }
+        let total = manifest.total_bytes();
+        status.files = Some(Count { total: manifest.files().len() as u64, verified: files });
+        status.shards = Some(Count { total: manifest.shard_count() as u64, verified: shards });
+        status.bytes = Some(Bytes { total, received: bytes, durable: bytes, verified: bytes });
+        status.state = if missing(&dir, &manifest) { JobState::Damaged } else { JobState::Ready };
+        if pending.is_some() && status.state == JobState::Ready {
+            status.phase = Some("an update is pending".to_owned());
+        }
+    }
+    Ok(Some(status))
+}
+
+fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
+    let Seen { job, live } = seen;
+    let glimpse = live.glimpse(now);
+    let working = job.state == JobState::Queued;
+    let state = glimpse.state.filter(|_| working).unwrap_or(job.state);
+    let active = state.is_active() && working;
+    ModelStatus {
+        id: job.spec.name.clone(),
+        repo: job.spec.repo.id.clone(),
+        repo_type: job.spec.repo.kind,
+        revision: job.spec.revision.clone(),
+        commit: job.commit,
+        selection: shown(&job.spec.selection),
+        directory: root.join(job.spec.name.as_str()).display().to_string(),
+        state,
+        phase: glimpse.phase.filter(|_| active).map(str::to_owned),
+        files: glimpse.files,
+        shards: glimpse.shards,
+        bytes: glimpse.bytes,
+        rate_bytes_per_s: glimpse.rate.filter(|_| active).map(|rate| rate as u64),
+        eta_s: glimpse.eta.filter(|_| active).map(|eta| eta.as_secs()),
+        last_byte_age_s: live.progress.last_byte().map(|at| now.saturating_sub(at).as_secs_f64()),
+        connections: live.progress.connections(),
+        error: job.error.clone(),
+    }
+}
+
+/// What is left of a live entry once its owner is gone.
+fn settle(model: &mut ModelStatus) {
+    if model.state.is_active() {
+        model.state = JobState::Queued;
+        model.phase = None;
+    }
+    model.rate_bytes_per_s = None;
+    model.eta_s = None;
+    model.connections = 0;
+    if let Some(bytes) = &mut model.bytes {
+        bytes.received = bytes.durable;
+    }
+}
+
+fn blank(name: &ModelName, manifest: &Manifest, directory: &Path) -> ModelStatus {
+    let source = manifest.source();
+    ModelStatus {
+        id: name.clone(),
+        repo: source.repo.id.clone(),
+        repo_type: source.repo.kind,
+        revision: source.revision.clone(),
+        commit: Some(source.commit),
+        selection: shown(&source.selection),
+        directory: directory.display().to_string(),
+        state: JobState::Queued,
+        phase: None,
+        files: None,
+        shards: None,
+        bytes: None,
+        rate_bytes_per_s: None,
+        eta_s: None,
+        last_byte_age_s: None,
+        connections: 0,
+        error: None::<JobError>,
+    }
+}
+
+fn shown(selection: &Selection) -> Option<String> {
+    (!selection.is_everything()).then(|| selection.to_string())
+}
+
+/// Whether a file is gone or has another size: an identity that drifted says nothing yet.
+fn missing(dir: &ModelDir, manifest: &Manifest) -> bool {
+    let there = |size: u64, observed: &Observed| matches!(observed, Observed::Present(found) if found.size == size);
+    manifest.files().iter().any(|entry| !there(entry.size, &dir.observe(&entry.path)))
+}

@@ -1,0 +1,42 @@
+//! Which job is worked on, and what its end means.
+//!
+//! Owns the running workers. Invariant: every worker it started has ended when [`run`] returns.
+
+use tokio::select;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::error::WorkError;
+use super::jobs::Jobs;
+use crate::core::manifest::Manifest;
+use crate::core::model_name::ModelName;
+
+/// Works on queued jobs, `most` at a time, until `stop`.
+pub(super) async fn run(jobs: Jobs, most: usize, stop: CancellationToken) {
+    let mut workers: JoinSet<(ModelName, Result<Manifest, WorkError>)> = JoinSet::new();
+    loop {
+        while !stop.is_cancelled()
+            && let Some(work) = jobs.take(most)
+        {
+            let name = work.spec.name.clone();
+            workers.spawn(async move { (name, work.run().await) });
+        }
+        select! {
+            () = jobs.changed() => {}
+            Some(ended) = workers.join_next() => match ended {
+                Ok((name, result)) => jobs.ended(&name, result),
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(_) => {}
+            },
+            () = stop.cancelled() => {
+                jobs.stop_all();
+                if workers.is_empty() {
+                    return;
+                }
+                if let Some(Ok((name, result))) = workers.join_next().await {
+                    jobs.ended(&name, result);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Files that must leave their names, and the swap of a complete directory to another commit.
+//!
+//! Invariants: nothing is unlinked, only moved aside; the receipt is set aside before the first
+//! name changes, so a crash anywhere leaves a closed gate; whatever a launcher has open keeps
+//! its bytes.
+
+use tracing::warn;
+
+use super::error::WorkError;
+use super::survey::Displace;
+use super::worker::Bench;
+use crate::core::model_name::ModelName;
+use crate::core::receipt::FileRecord;
+use crate::core::repo::CommitId;
+use crate::core::repo_path::RepoPath;
+use crate::volume::ModelDir;
+use crate::volume::in_use::{Attempt, InUse};
+use crate::volume::publish::Staged;
+
+/// Everything an update needs, fetched and verified.
+pub(super) struct Swap {
+    pub(super) name: ModelName,
+    /// The commit that goes.
+    pub(super) old: CommitId,
+    /// Files that go or make place.
+    pub(super) displaced: Vec<(RepoPath, Displace)>,
+    /// Files that come.
+    pub(super) staged: Vec<Staged>,
+}
+
+impl Swap {
+    /// Swaps, and returns the records of the files that came. Blocks. The receipt is the
+    /// caller's to write.
+    pub(super) fn run(self, bench: &Bench, model: &ModelDir) -> Result<Vec<FileRecord>, WorkError> {
+        (bench.may_write)()?;
+        let _alone = lock_alone(model, &self.name)?;
+        model.set_receipt_aside()?;
+        model.promote_pending()?;
+        displace(bench, model, &self.displaced, &self.old)?;
+        let mut records = Vec::new();
+        for staged in self.staged {
+            let record = staged.publish(model)?;
+            if let Err(error) = bench.store.put_file(&self.name, &record) {
+                warn!(%error, "not remembered; after a restart this file is hashed again");
+            }
+            records.push(record);
+        }
+        model.remove_empty_folders()?;
+        Ok(records)
+    }
+}
+
+/// Makes sure that no launcher reads the model, as far as locks can tell.
+pub(super) fn lock_alone(model: &ModelDir, name: &ModelName) -> Result<Option<InUse>, WorkError> {
+    match model.lock_exclusive() {
+        Attempt::Taken(lock) => Ok(Some(lock)),
+        Attempt::Held => Err(WorkError::InUse { name: name.clone() }),
+        Attempt::Unknown | Attempt::Unavailable => {
+            warn!(model = %name, "locks do not work here: whether a launcher reads the model is not known");
+            Ok(None)
+        }
+    }
+}
+
+/// Moves files off their final names.
+pub(super) fn displace(
+    bench: &Bench,
+    model: &ModelDir,
+    displaced: &[(RepoPath, Displace)],
+    commit: &CommitId,
+) -> Result<(), WorkError> {
+    let quarantine = bench.volume.quarantine()?;
+    for (path, how) in displaced {
+        (bench.may_write)()?;
+        match how {
+            Displace::Retire => {
+                model.retire(path, commit)?;
+            }
+            Displace::Quarantine => {
+                let kept = model.quarantine(path, &quarantine)?;
+                warn!(file = %path, kept = %kept.display(), "a file with wrong bytes is set aside");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes a model's directory off the volume: moved aside whole, removed later or `now`. Blocks.
+pub(super) fn remove(bench: &Bench, name: &ModelName, now: bool) -> Result<(), WorkError> {
+    (bench.may_write)()?;
+    let Some(model) = bench.volume.model(name)? else { return Ok(()) };
+    let alone = lock_alone(&model, name)?;
+    model.set_receipt_aside()?;
+    bench.volume.retire_model(name)?;
+    drop(alone);
+    if now {
+        bench.volume.empty_retired_models(std::time::Duration::ZERO)?;
+    }
+    Ok(())
+}
+
+/// Removes what was retired longer ago than `age`. Blocks.
+pub(super) fn empty_retired(bench: &Bench, age: std::time::Duration) -> Result<(), WorkError> {
+    for name in bench.volume.models()? {
+        if let Some(model) = bench.volume.model(&name)? {
+            (bench.may_write)()?;
+            model.empty_retired(age)?;
+        }
+    }
+    (bench.may_write)()?;
+    bench.volume.empty_retired_models(age)?;
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! One connection: takes assignments from the plan and turns them into written bytes.
+//!
+//! Owns nothing for longer than one assignment. It writes only what the plan still gives it, so
+//! two connections never write the same byte, and reports how each assignment ended.
+
+use std::sync::Arc;
+
+use tokio::select;
+
+use super::error::OwnershipLost;
+use super::file::FileFetch;
+use super::pool::{Event, Shared};
+use crate::blocking::Started;
+use crate::clock;
+use crate::core::plan::{Assignment, FileId, Next};
+use crate::sources::ReadError;
+use crate::volume::VolumeError;
+
+/// Unclaimed bytes of a file at which its connections wait for the disk.
+const UNCLAIMED_MAX: u64 = 128 << 20;
+
+/// Why an assignment ended before its end.
+#[derive(Debug)]
+pub(super) enum AttemptError {
+    Read(ReadError),
+    Volume(VolumeError),
+    Ownership(OwnershipLost),
+    Stopped,
+}
+
+impl From<ReadError> for AttemptError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<VolumeError> for AttemptError {
+    fn from(error: VolumeError) -> Self {
+        Self::Volume(error)
+    }
+}
+
+/// Works until there is nothing left to fetch, a stop is asked for, or there are to be fewer
+/// connections than `index` + 1.
+pub(super) async fn work(shared: Arc<Shared>, index: usize) {
+    let mut last: Option<FileId> = None;
+    while index < shared.level() && !shared.stop.is_cancelled() {
+        let wake = Arc::clone(&shared.wake).notified_owned();
+        let next = shared.plan().assign(last, shared.level());
+        match next {
+            Next::Done => return,
+            Next::Wait => select! {
+                () = wake => {}
+                () = shared.stopped() => return,
+            },
+            Next::Fetch(assignment) => {
+                last = Some(assignment.file);
+                let result = attempt(&shared, &assignment).await;
+                shared.settle(&assignment, result).await;
+            }
+        }
+    }
+}
+
+/// How far an assignment got, and how it ended.
+pub(super) struct Attempt {
+    pub(super) reached: u64,
+    /// Whether bytes became durable that were not before.
+    pub(super) progressed: bool,
+    pub(super) result: Result<(), AttemptError>,
+}
+
+async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
+    let mut reached = assignment.range.start;
+    let file = match shared.open(assignment.file).await {
+        Ok(file) => file,
+        Err(error) => return Attempt { reached, progressed: false, result: Err(error.into()) },
+    };
+    let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
+    let mut result = stream(shared, assignment, &mut checkpoints, &mut reached).await;
+    let settled = checkpoints.settle(result.is_err()).await;
+    if let Err(error) = settled
+        && !matches!(result, Err(AttemptError::Volume(_)))
+    {
+        result = Err(error);
+    }
+    Attempt { reached, progressed: checkpoints.progressed, result }
+}
+
+async fn stream(
+    shared: &Shared,
+    assignment: &Assignment,
+    checkpoints: &mut Checkpoints<'_>,
+    reached: &mut u64,
+) -> Result<(), AttemptError> {
+    let file = checkpoints.file;
+    let _counted = shared.context.progress.connection();
+    let read = shared.context.source.read(file.entry(), assignment.range.clone(), assignment.whole);
+    let mut body = select! {
+        body = read => body?,
+        () = shared.stopped() => return Err(AttemptError::Stopped),
+    };
+    loop {
+        let came = select! {
+            biased;
+            () = shared.stopped() => return Err(AttemptError::Stopped),
+            came = body.next() => came?,
+        };
+        let Some((at, bytes)) = came else { return Ok(()) };
+        let (ours, end) = {
+            let mut plan = shared.plan();
+            (plan.take(assignment.id, at, bytes.len() as u64), plan.end_of(assignment.id))
+        };
+        let ours = usize::try_from(ours).unwrap_or(usize::MAX).min(bytes.len());
+        file.write(at, &bytes[..ours])?;
+        *reached = at + ours as u64;
+        if ours < bytes.len() || (*reached == end && end < assignment.range.end) {
+            // Somebody else fetches the rest.
+            return Ok(());
+        }
+        checkpoints.tick().await?;
+    }
+}
+
+/// The checkpoints of one file as one connection makes them: begun while bytes go on coming,
+/// waited for only when too much is unclaimed.
+struct Checkpoints<'a> {
+    shared: &'a Shared,
+    file: &'a Arc<FileFetch>,
+    running: Option<Started<Result<u64, AttemptError>>>,
+    progressed: bool,
+}
+
+impl Checkpoints<'_> {
+    async fn tick(&mut self) -> Result<(), AttemptError> {
+        let too_much = self.file.unclaimed() > UNCLAIMED_MAX;
+        if too_much || self.running.as_ref().is_some_and(Started::is_done) {
+            self.wait().await?;
+        }
+        if self.running.is_none() && self.file.wants_checkpoint(clock::since_boot()) {
+            self.running = Some(self.start());
+        }
+        Ok(())
+    }
+
+    /// Ends the assignment's checkpoints; `now` makes one of whatever is left.
+    async fn settle(&mut self, now: bool) -> Result<(), AttemptError> {
+        self.wait().await?;
+        if now && self.file.unclaimed() > 0 {
+            self.running = Some(self.start());
+            self.wait().await?;
+        }
+        Ok(())
+    }
+
+    fn start(&self) -> Started<Result<u64, AttemptError>> {
+        let (file, may_write) = (Arc::clone(self.file), Arc::clone(&self.shared.context.may_write));
+        self.shared.context.blocking.start(move || {
+            may_write().map_err(AttemptError::Ownership)?;
+            Ok(file.checkpoint()?)
+        })
+    }
+
+    async fn wait(&mut self) -> Result<(), AttemptError> {
+        if let Some(running) = self.running.take() {
+            self.progressed |= running.wait().await? > 0;
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Gives an assignment back and says how it went. A file that failed is handed out again
+    /// only when the pool says so.
+    async fn settle(&self, assignment: &Assignment, attempt: Attempt) {
+        {
+            let mut plan = self.plan();
+            if attempt.result.is_err() {
+                plan.hold(assignment.file);
+            }
+            plan.release(assignment.id, attempt.reached);
+        }
+        let event = Event::Attempt { file: assignment.file, attempt };
+        // The pool outlives its connections; if it is gone, nobody needs to know.
+        let _ = self.events.send(event).await;
+    }
+}

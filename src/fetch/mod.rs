@@ -1,0 +1,15 @@
+//! Fetching: from missing ranges to verified files.
+//!
+//! Owns the connections of one job, the partials they write and the hashes that run along.
+//! Everything it hands on was verified; publishing and remembering are the caller's, who passes
+//! them in. It knows neither jobs nor the store, and no clock but the timers of its runtime.
+
+mod connection;
+pub mod error;
+mod file;
+pub mod pool;
+pub mod progress;
+
+pub use error::{FetchError, OwnershipLost};
+pub use pool::{Context, MayWrite, Outcome, Publish, Wanted, fetch};
+pub use progress::Progress;

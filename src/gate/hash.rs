@@ -1,0 +1,214 @@
+//! Hashing files of a model directory in place, several at a time.
+//!
+//! Owns the reading. Invariant: a file counts as right only when its identity was the same
+//! before its first byte was read and after its last. Memory is one buffer for each thread.
+
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::core::identity::Identity;
+use crate::core::manifest::FileEntry;
+use crate::core::reason::Why;
+use crate::core::retry::FailureClass;
+use crate::core::verify::{FileHasher, Mismatch, Proof};
+use crate::volume::model_dir::PublishedFile;
+use crate::volume::{ModelDir, VolumeError};
+
+/// Bytes read at a time.
+const BUFFER_SIZE: u64 = 1 << 20;
+/// Most files looked at together: a look waits for a server, not for a core.
+const LOOKS_MAX: usize = 16;
+/// Files below which a thread of its own does not pay.
+const LOOKS_EACH: usize = 32;
+
+/// A file whose bytes are the manifest's.
+#[derive(Debug)]
+pub(crate) struct Hashed {
+    /// The evidence.
+    pub proof: Proof,
+    /// What it was before and after.
+    pub identity: Identity,
+}
+
+/// What happens to the pages of a file that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// They stay: a launcher is about to read them.
+    Keep,
+    /// They go, before and after: the disk is asked, and nobody else's cache is pushed out.
+    Drop,
+}
+
+/// Hashes each entry's file; answers in the order of `entries`. `on_bytes` hears of every read.
+pub(crate) fn hash_files(
+    dir: &ModelDir,
+    entries: &[&FileEntry],
+    pages: Pages,
+    on_bytes: &(dyn Fn(u64) + Sync),
+) -> Vec<Result<Hashed, Why>> {
+    // Largest first, so that no thread starts on a huge file when the others are done.
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(entries[*at].size));
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let answers = in_parallel(cores, &order, |at| (*at, hash_file(dir, entries[*at], pages, on_bytes)));
+    let mut sorted: Vec<_> = answers.into_iter().collect();
+    sorted.sort_by_key(|(at, _)| *at);
+    sorted.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// Does cheap work on each item, on a few threads when there are many.
+pub(crate) fn look_at<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    in_parallel((items.len() / LOOKS_EACH).min(LOOKS_MAX), items, look)
+}
+
+/// Answers in the order of `items`.
+fn in_parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if threads < 2 || items.len() < 2 {
+        return items.iter().map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let answers = Mutex::new(Vec::with_capacity(items.len()));
+    let worker = || {
+        let mut mine = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { break };
+            mine.push((at, work(item)));
+        }
+        answers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).append(&mut mine);
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(items.len()) {
+            scope.spawn(worker);
+        }
+        worker();
+    });
+    let mut answers = answers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    answers.sort_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+fn hash_file(dir: &ModelDir, entry: &FileEntry, pages: Pages, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<Hashed, Why> {
+    let mut reopened = false;
+    loop {
+        let answer = dir.open_published(&entry.path).and_then(|file| read_all(&file, entry, pages, on_bytes));
+        match answer {
+            // The server of a network file system forgot the handle: that says nothing of the bytes.
+            Err(error) if !reopened && matches!(error.class(), FailureClass::Transient { .. }) => reopened = true,
+            Err(error) => return Err(cannot(&error, entry)),
+            Ok(verdict) => return verdict,
+        }
+    }
+}
+
+/// The outer error is the system's, the inner one is about the bytes.
+fn read_all(
+    file: &PublishedFile,
+    entry: &FileEntry,
+    pages: Pages,
+    on_bytes: &(dyn Fn(u64) + Sync),
+) -> Result<Result<Hashed, Why>, VolumeError> {
+    let before = file.identity();
+    if before.size != entry.size {
+        return Ok(Err(Why::Size { expected: entry.size, found: before.size }));
+    }
+    let whole = 0..entry.size;
+    if pages == Pages::Drop {
+        file.drop_pages(&whole);
+    }
+    let mut hasher = FileHasher::new(entry);
+    let mut buffer = vec![0; usize::try_from(entry.size.clamp(1, BUFFER_SIZE)).unwrap_or(1)];
+    while hasher.position() < entry.size {
+        let left = usize::try_from(entry.size - hasher.position()).unwrap_or(usize::MAX);
+        let room = buffer.len().min(left);
+        let count = file.read_at(hasher.position(), &mut buffer[..room])?;
+        if count == 0 {
+            break;
+        }
+        hasher.update(&buffer[..count]);
+        on_bytes(count as u64);
+    }
+    if pages == Pages::Drop {
+        file.drop_pages(&whole);
+    }
+    if file.identity_now()? != before {
+        return Ok(Err(Why::Changing));
+    }
+    Ok(hasher.finish().map(|proof| Hashed { proof, identity: before }).map_err(|mismatch| match mismatch {
+        Mismatch::Digest { expected, found } => Why::Bytes { expected, found, disguised: false },
+        // The size did not change, so the read that ended early is the disk's fault.
+        Mismatch::Size { expected, found } => {
+            Why::Unreadable { why: format!("reading ended at byte {found} of {expected}") }
+        }
+    }))
+}
+
+/// A file that is gone, or is no file any more, since it was looked at.
+fn cannot(error: &VolumeError, entry: &FileEntry) -> Why {
+    match error {
+        VolumeError::Missing { .. } => Why::Missing { size: entry.size },
+        VolumeError::NotRegular { .. } | VolumeError::Steered { .. } => Why::NotRegular,
+        error => Why::Unreadable { why: in_words(error) },
+    }
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::core::verify::tests::lfs_entry;
+
+    #[test]
+    fn answers_come_in_the_order_of_the_questions() {
+        let items: Vec<u32> = (0..1000).collect();
+        let doubled: Vec<u32> = items.iter().map(|n| n * 2).collect();
+        for threads in [0, 1, 2, 7] {
+            assert_eq!(in_parallel(threads, &items, |n| n * 2), doubled);
+        }
+        assert!(in_parallel(4, &[] as &[u32], |n| *n).is_empty());
+    }
+
+    #[test]
+    fn right_wrong_short_and_missing_files_are_told_apart() {
+        let place = tempfile::tempdir().unwrap();
+        let big = vec![7; 3 << 20];
+        let files: [(&str, &[u8], &[u8]); 5] = [
+            ("a", b"right", b"right"),
+            ("b", b"right", b"wrong"),
+            ("c", b"right", b"righ"),
+            ("d", &big, &big),
+            ("e", b"", b""),
+        ];
+        for (name, _, on_disk) in files {
+            std::fs::write(place.path().join(name), on_disk).unwrap();
+        }
+        let mut entries: Vec<_> = files.iter().map(|(name, bytes, _)| lfs_entry(name, bytes)).collect();
+        entries.push(lfs_entry("gone", b"x"));
+        let dir = ModelDir::open(place.path()).unwrap();
+        let read = AtomicU64::new(0);
+        for pages in [Pages::Keep, Pages::Drop] {
+            read.store(0, Ordering::Relaxed);
+            let answers = hash_files(&dir, &entries.iter().collect::<Vec<_>>(), pages, &|n| {
+                read.fetch_add(n, Ordering::Relaxed);
+            });
+            assert_eq!(read.load(Ordering::Relaxed), 5 + 5 + (3 << 20));
+            assert!(answers[0].is_ok() && answers[3].is_ok() && answers[4].is_ok());
+            assert!(matches!(answers[1], Err(Why::Bytes { .. })));
+            assert!(matches!(answers[2], Err(Why::Size { expected: 5, found: 4 })));
+            assert!(matches!(answers[5], Err(Why::Missing { size: 1 })));
+        }
+    }
+}
