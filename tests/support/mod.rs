@@ -1,0 +1,51 @@
+//! What every integration test stands on: a scripted Hub on real sockets ([`Hub`]), the repositories
+//! it serves ([`RepoSpec`]), the faults it plays ([`Behaviour`]) and the real binary ([`Muster`]).
+//!
+//! It is a witness: nothing here may use the crate under test, so that one misreading of the
+//! protocol cannot hide in both. It must not sleep for luck, reach beyond 127.0.0.1, or outlive the
+//! value that started it.
+//!
+//! ```no_run
+//! let hub = Hub::start(RepoSpec::kimi(8, 1 << 20, 12).named("org/model"));
+//! hub.on(Match::cdn("model-00003")).then(Behaviour::ResetAfter(100_000)).times(2);
+//! let out = Muster::on(&hub).args(["pull", "org/model"]).run();
+//! ```
+// Each test binary compiles this module for itself and uses only a part of it.
+#![allow(dead_code, unused_imports)]
+// Blocking files, threads, clocks and unwrap belong in a test harness; the bans are for the product.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::unwrap_used)]
+
+mod access;
+mod api;
+mod behaviour;
+mod cdn;
+mod content;
+mod http;
+mod hub;
+mod kimi;
+mod process;
+mod record;
+mod repo;
+mod resolve;
+mod script;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+pub use behaviour::{Behaviour, Reply};
+pub use content::{Content, git_blob_sha1, sha256_hex};
+pub use hub::Hub;
+pub use process::{Child, Invocation, Muster, Output};
+pub use record::{Origin, Recorded};
+pub use repo::{FileSpec, RepoKind, RepoSpec};
+pub use script::Match;
+
+/// Looks at `condition` every few milliseconds until it holds; panics with `what` after `limit`.
+#[track_caller]
+pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
