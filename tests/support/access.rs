@@ -51,24 +51,15 @@ impl Access {
     }
 
     /// The repository, or the refusal the Hub would answer.
-    pub fn admit<'a>(
-        &self,
-        repo: Option<&'a RepoSpec>,
-        caller: Caller,
-        wish: Wish,
-    ) -> Result<&'a RepoSpec, Response> {
+    pub fn admit<'a>(&self, repo: Option<&'a RepoSpec>, caller: Caller, wish: Wish) -> Result<&'a RepoSpec, Response> {
         if caller == Caller::BadToken {
             let message = "Invalid credentials in Authorization header";
             return Err(Response::error(401, None, message));
         }
-        let visible = repo.filter(|repo| {
-            self.has_access(repo, caller) || self.visibility(repo) == Visibility::Gated
-        });
+        let visible = repo.filter(|repo| self.has_access(repo, caller) || self.visibility(repo) == Visibility::Gated);
         let Some(repo) = visible else {
             return Err(match caller {
-                Caller::Anonymous => {
-                    Response::error(401, Some("RepoNotFound"), "Invalid username or password.")
-                }
+                Caller::Anonymous => Response::error(401, Some("RepoNotFound"), "Invalid username or password."),
                 _ => Response::error(404, Some("RepoNotFound"), "Repository not found"),
             });
         };

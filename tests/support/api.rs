@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::access::Wish;
 use super::content::sha1_hex;
 use super::http::{Request, Response};
-use super::hub::State;
 use super::record::Origin;
 use super::repo::{FileSpec, RepoKind, RepoSpec, Tree, Visibility};
 use super::resolve::{encode, revision_not_found, under_new_id};
+use super::server::State;
 
 const VERBS: [&str; 5] = ["revision", "tree", "refs", "auth-check", "xet-read-token"];
 
@@ -96,8 +96,7 @@ impl View<'_> {
         let recursive = request.parameter("recursive").is_some_and(|v| v == "true" || v == "True");
         let entries = self.entries(tree, folder, recursive);
         if entries.is_empty() && !folder.is_empty() {
-            return Response::error(404, Some("EntryNotFound"), "Entry not found")
-                .with("X-Repo-Commit", commit);
+            return Response::error(404, Some("EntryNotFound"), "Entry not found").with("X-Repo-Commit", commit);
         }
         let page_size = state.settings.lock().unwrap().page_size;
         let cursor = request.parameter("cursor");

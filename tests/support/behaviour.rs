@@ -76,7 +76,10 @@ pub enum Behaviour {
     Chunked,
     /// Body bytes a second, for this answer.
     Pace(u64),
-    Redirect { status: u16, location: String },
+    Redirect {
+        status: u16,
+        location: String,
+    },
     /// 307 to the very same URL.
     RedirectLoop,
     /// 307 to the same path on the other origin.

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::behaviour::xml_error;
 use super::content::sha256_hex;
 use super::http::{Body, Request, Response};
-use super::hub::State;
 use super::record::Origin;
 use super::repo::{FileSpec, RepoSpec};
 use super::resolve::encode_path;
+use super::server::State;
 
 /// Makes and checks the signature of CDN URLs.
 #[derive(Debug)]
@@ -32,9 +32,7 @@ impl Signer {
     }
 
     fn refusal(&self, request: &Request) -> Option<(&'static str, &'static str)> {
-        let (Some(expires), Some(signature)) =
-            (request.parameter("Expires"), request.parameter("Signature"))
-        else {
+        let (Some(expires), Some(signature)) = (request.parameter("Expires"), request.parameter("Signature")) else {
             return Some(("MissingKey", "Missing Key-Pair-Id query parameter or cookie value"));
         };
         let expires = expires.parse().unwrap_or(0);
@@ -84,8 +82,7 @@ pub(super) fn answer(state: &State, request: &Request) -> (Response, Option<File
 }
 
 fn refused(status: u16, (code, message): (&str, &str)) -> Response {
-    Response::new(status, Body::Bytes(xml_error(code, message).into_bytes()))
-        .with("Content-Type", "application/xml")
+    Response::new(status, Body::Bytes(xml_error(code, message).into_bytes())).with("Content-Type", "application/xml")
 }
 
 fn now() -> Duration {

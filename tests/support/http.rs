@@ -36,9 +36,8 @@ impl Request {
             .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
             .collect();
         // A proxy is asked for absolute URLs.
-        let local = target.strip_prefix("http://").map_or(target, |rest| {
-            rest.find('/').map_or("/", |slash| &rest[slash..])
-        });
+        let local =
+            target.strip_prefix("http://").map_or(target, |rest| rest.find('/').map_or("/", |slash| &rest[slash..]));
         let (path, query) = local.split_once('?').unwrap_or((local, ""));
         Some(Self {
             method: method.to_owned(),
@@ -73,7 +72,12 @@ impl Request {
 pub enum Body {
     Bytes(Vec<u8>),
     /// `start..end` of a file, with the bytes at `flips` (offsets in the file) inverted.
-    File { file: FileSpec, start: u64, end: u64, flips: Vec<u64> },
+    File {
+        file: FileSpec,
+        start: u64,
+        end: u64,
+        flips: Vec<u64>,
+    },
 }
 
 impl Body {
@@ -201,10 +205,8 @@ impl Response {
             }
             // Several ranges at once: servers may answer with the whole.
             (Some(range), None) if range.contains(',') => Self::new(200, whole),
-            (Some(_), _) => {
-                Self::new(416, Body::Bytes(b"range not satisfiable\n".to_vec()))
-                    .with("Content-Range", &format!("bytes */{size}"))
-            }
+            (Some(_), _) => Self::new(416, Body::Bytes(b"range not satisfiable\n".to_vec()))
+                .with("Content-Range", &format!("bytes */{size}")),
             (None, _) => Self::new(200, whole),
         };
         response.set_header("ETag", &quoted);

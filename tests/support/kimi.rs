@@ -25,18 +25,14 @@ pub(super) fn files(shards: usize, shard_bytes: u64, others: usize) -> Vec<FileS
     let index = json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
     files.extend(small_files(&index).into_iter().take(others));
     let missing = (shards + others).saturating_sub(files.len());
-    files.extend((1..=missing).map(|n| {
-        FileSpec::plain(&format!("extra/note-{n:03}.txt"), format!("note {n}\n"))
-    }));
+    files.extend((1..=missing).map(|n| FileSpec::plain(&format!("extra/note-{n:03}.txt"), format!("note {n}\n"))));
     files
 }
 
 /// Name and header entry of each tensor of a shard; together they cover `data` bytes exactly.
 fn tensors(number: usize, data: u64) -> Vec<(String, Value)> {
     let name = |part: &str| format!("language_model.model.layers.{number}.mlp.experts.0.{part}");
-    let entry = |dtype: &str, shape: Vec<u64>, start: u64, end: u64| {
-        json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] })
-    };
+    let entry = |dtype: &str, shape: Vec<u64>, start: u64, end: u64| json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] });
     let scales = 8 + (data - 8) / 16;
     vec![
         (name("down_proj.input_scale"), entry("F32", vec![1], 0, 4)),
@@ -60,9 +56,8 @@ fn shard(number: usize, tensors: Vec<(String, Value)>, shard_bytes: u64) -> Cont
 /// In order of importance: a smaller repository keeps the first ones.
 fn small_files(index: &Value) -> Vec<FileSpec> {
     let plain = |path: &str, text: &str| FileSpec::plain(path, text);
-    let document = |path: &str, value: &Value| {
-        FileSpec::plain(path, serde_json::to_string_pretty(value).unwrap() + "\n")
-    };
+    let document =
+        |path: &str, value: &Value| FileSpec::plain(path, serde_json::to_string_pretty(value).unwrap() + "\n");
     vec![
         document("config.json", &config()),
         document("model.safetensors.index.json", index),
@@ -71,7 +66,7 @@ fn small_files(index: &Value) -> Vec<FileSpec> {
         FileSpec::plain("assets/.gitkeep", ""),
         FileSpec::lfs("assets/überblick 概要.png", Content::generated(9001, 70_001)),
         document("hf_quant_config.json", &quantization()),
-        document("generation_config.json", &json!({ "eos_token_id": 163586, "max_length": 262144 })),
+        document("generation_config.json", &json!({ "eos_token_id": 163_586, "max_length": 262_144 })),
         document("tokenizer_config.json", &json!({ "tokenizer_class": "TikTokenTokenizer" })),
         FileSpec::lfs("tiktoken.model", Content::generated(9002, 280_003)),
         plain("chat_template.jinja", "{%- for m in messages -%}{{ m.content }}{%- endfor -%}\n"),

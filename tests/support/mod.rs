@@ -10,10 +10,27 @@
 //! hub.on(Match::cdn("model-00003")).then(Behaviour::ResetAfter(100_000)).times(2);
 //! let out = Muster::on(&hub).args(["pull", "org/model"]).run();
 //! ```
-// Each test binary compiles this module for itself and uses only a part of it.
-#![allow(dead_code, unused_imports)]
-// Blocking files, threads, clocks and unwrap belong in a test harness; the bans are for the product.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::unwrap_used)]
+#![allow(dead_code, unused_imports, reason = "each test binary compiles this module and uses a part of it")]
+#![allow(unreachable_pub, reason = "`pub` says what tests may use; no test binary exports anything")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::unwrap_used,
+    reason = "blocking files, threads and clocks belong in a harness; the bans are for the product"
+)]
+#![allow(
+    clippy::format_push_string,
+    clippy::format_collect,
+    clippy::needless_pass_by_value,
+    reason = "tests read better, and wait for sockets anyway"
+)]
+#![allow(clippy::result_large_err, reason = "a refusal is a whole answer, and few are made")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "sizes of buffers and ids of processes, on 64-bit Linux"
+)]
 
 mod access;
 mod api;
@@ -28,6 +45,7 @@ mod record;
 mod repo;
 mod resolve;
 mod script;
+mod server;
 mod wire;
 
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
 //! The real binary in a world of its own: a clean environment, a home and a volume in a temporary
-//! folder, bounded waits, and no process left when a handle goes.
+//! folder, bounded waits, and no process left when a handle goes, not even a detached one.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use super::Hub;
 
@@ -22,33 +23,36 @@ const MAX_OUTPUT: usize = 16 << 20;
 pub struct Muster {
     volume: PathBuf,
     environment: Vec<(OsString, OsString)>,
-    home: Arc<tempfile::TempDir>,
+    home: Arc<Home>,
 }
+
+/// The temporary folder; at its end everything that was started with it as `HOME` is killed.
+struct Home(tempfile::TempDir);
 
 impl Muster {
     /// A world with this volume and no endpoint but a closed port.
     pub fn new(volume: impl AsRef<Path>) -> Self {
-        let home = tempfile::tempdir().expect("a temporary home");
-        Self::in_home(volume.as_ref().to_owned(), Arc::new(home)).env("HF_ENDPOINT", "http://127.0.0.1:1")
+        Self::in_home(volume.as_ref().to_owned(), Home::new()).env("HF_ENDPOINT", "http://127.0.0.1:1")
     }
 
     /// A world with a fresh volume whose endpoint is the hub.
     pub fn on(hub: &Hub) -> Self {
-        let home = tempfile::tempdir().expect("a temporary home");
-        let volume = home.path().join("volume");
+        let home = Home::new();
+        let volume = home.0.path().join("volume");
         std::fs::create_dir(&volume).expect("a fresh volume");
-        Self::in_home(volume, Arc::new(home)).endpoint(hub)
+        Self::in_home(volume, home).endpoint(hub)
     }
 
-    fn in_home(volume: PathBuf, home: Arc<tempfile::TempDir>) -> Self {
-        let at = |name: &str| home.path().join(name);
+    fn in_home(volume: PathBuf, home: Home) -> Self {
+        let home = Arc::new(home);
+        let at = |name: &str| home.0.path().join(name);
         for folder in ["run", "tmp"] {
             std::fs::create_dir(at(folder)).expect("a folder in the temporary home");
         }
         let world = Self { volume: volume.clone(), environment: Vec::new(), home: Arc::clone(&home) };
         world
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", home.path())
+            .env("HOME", home.0.path())
             .env("HF_HOME", at("hf"))
             .env("TMPDIR", at("tmp"))
             .env("XDG_RUNTIME_DIR", at("run"))
@@ -82,19 +86,73 @@ impl Muster {
     }
 
     pub fn home(&self) -> &Path {
-        self.home.path()
+        self.home.0.path()
+    }
+
+    /// Every running process that was started in this world, however deep and detached.
+    pub fn processes(&self) -> Vec<u32> {
+        self.home.processes().into_iter().map(|(pid, _)| pid).collect()
     }
 
     /// One call of the binary.
     pub fn args<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Invocation {
+        self.program(env!("CARGO_BIN_EXE_muster"), args)
+    }
+
+    /// One call of another program in the same world: a witness.
+    pub fn program<A: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = A>,
+    ) -> Invocation {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-        Invocation { world: self.clone(), args, time_limit: TIME_LIMIT, folder: None }
+        let program = program.as_ref().to_owned();
+        Invocation { world: self.clone(), program, args, time_limit: TIME_LIMIT, folder: None }
+    }
+}
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary home"))
+    }
+
+    /// Processes with this home in their environment, each with a handle that no later process of
+    /// the same id can get.
+    fn processes(&self) -> Vec<(u32, std::os::fd::OwnedFd)> {
+        let mut wanted = OsString::from("HOME=");
+        wanted.push(self.0.path());
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        ids.filter_map(|id| {
+            let handle = pidfd_open(Pid::from_raw(id as i32)?, PidfdFlags::empty()).ok()?;
+            let environment = std::fs::read(format!("/proc/{id}/environ")).ok()?;
+            let ours = environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes());
+            ours.then_some((id, handle))
+        })
+        .collect()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // A killed process goes soon, and could start another before: look again, so often at most.
+        for _ in 0..500 {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            for (_, handle) in left {
+                let _ = pidfd_send_signal(&handle, Signal::KILL);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
 /// One call, not yet started.
 pub struct Invocation {
     world: Muster,
+    program: OsString,
     args: Vec<OsString>,
     time_limit: Duration,
     folder: Option<PathBuf>,
@@ -134,7 +192,7 @@ impl Output {
 impl std::fmt::Display for Output {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { code, signal, stdout, stderr, took } = self;
-        write!(f, "code {code:?}, signal {signal:?}, after {took:?}\n")?;
+        writeln!(f, "code {code:?}, signal {signal:?}, after {took:?}")?;
         write!(f, "--- stdout\n{stdout}\n--- stderr\n{stderr}")
     }
 }
@@ -170,7 +228,7 @@ impl Invocation {
 
     #[track_caller]
     pub fn spawn(self) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
+        let mut command = Command::new(&self.program);
         command
             .args(&self.args)
             .env_clear()
@@ -183,7 +241,8 @@ impl Invocation {
         let mut process = command.spawn().expect("the binary starts");
         let stdout = Stream::follow(process.stdout.take().expect("piped"));
         let stderr = Stream::follow(process.stderr.take().expect("piped"));
-        let line = format!("muster {:?}", self.args);
+        let name = Path::new(&self.program).file_name().unwrap_or_default().display();
+        let line = format!("{name} {:?}", self.args);
         Child { process, stdout, stderr, started, line, _world: self.world }
     }
 }
@@ -317,9 +376,8 @@ impl Stream {
     /// All of it. A descendant that keeps the pipe open after its parent is a failure.
     #[track_caller]
     fn finish(&self, line: &str) -> String {
-        if self.ended.recv_timeout(Duration::from_secs(5)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            panic!("something that {line} started keeps its output open:\n{}", self.so_far());
-        }
+        let ended = self.ended.recv_timeout(Duration::from_secs(5)).is_ok();
+        assert!(ended, "something that {line} started keeps its output open:\n{}", self.so_far());
         self.so_far()
     }
 }

@@ -90,20 +90,12 @@ impl FileSpec {
 
     /// What git stores for an LFS file.
     pub fn pointer(&self) -> String {
-        format!(
-            "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n",
-            self.sha256(),
-            self.size()
-        )
+        format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n", self.sha256(), self.size())
     }
 
     /// The git blob id: of the pointer text for an LFS file.
     pub fn oid(&self) -> String {
-        if self.lfs {
-            Content::from(self.pointer()).git_sha1().to_owned()
-        } else {
-            self.content.git_sha1().to_owned()
-        }
+        if self.lfs { Content::from(self.pointer()).git_sha1().to_owned() } else { self.content.git_sha1().to_owned() }
     }
 
     /// A stand-in for a Xet hash: 64 hex digits that are not the SHA-256.
@@ -155,13 +147,11 @@ impl RepoSpec {
     /// A repository of the shape of the reference job: `shards` valid safetensors files of exactly
     /// `shard_bytes` (at least 4096) with their index, and `others` more files. Reference: 119 and 21.
     pub fn kimi(shards: usize, shard_bytes: u64, others: usize) -> Self {
-        kimi::files(shards, shard_bytes, others)
-            .into_iter()
-            .fold(Self::new("nvidia/Kimi-K2.5-NVFP4"), Self::file)
+        kimi::files(shards, shard_bytes, others).into_iter().fold(Self::new("nvidia/Kimi-K2.5-NVFP4"), Self::file)
     }
 
     pub fn named(mut self, id: &str) -> Self {
-        self.id = id.to_owned();
+        id.clone_into(&mut self.id);
         self
     }
 

@@ -5,13 +5,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::access::Wish;
 use super::cdn;
 use super::http::{Request, Response};
-use super::hub::State;
 use super::record::Origin;
 use super::repo::{FileSpec, RepoKind, RepoSpec};
+use super::server::State;
 
 /// Unreserved characters stay.
-const SEGMENT: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Encodes a path segment by segment.
 pub(super) fn encode_path(path: &str) -> String {
@@ -67,9 +66,10 @@ fn find<'a>(
     let repo = repos.iter().find(|repo| repo.kind == wanted.kind && repo.id == wanted.id);
     let repo = access.admit(repo, access.caller(request), Wish::Bytes)?;
     let commit = repo.resolve(&wanted.revision).ok_or_else(|| revision_not_found(&wanted.revision))?;
-    let file = repo.tree_at(commit).and_then(|tree| tree.get(&wanted.path)).ok_or_else(|| {
-        Response::error(404, Some("EntryNotFound"), "Entry not found").with("X-Repo-Commit", commit)
-    })?;
+    let file = repo
+        .tree_at(commit)
+        .and_then(|tree| tree.get(&wanted.path))
+        .ok_or_else(|| Response::error(404, Some("EntryNotFound"), "Entry not found").with("X-Repo-Commit", commit))?;
     Ok((repo, commit.to_owned(), file.clone()))
 }
 
@@ -90,19 +90,15 @@ fn lfs_redirect(state: &State, repo: &RepoSpec, file: &FileSpec, commit: &str) -
     let (hub, kind, id) = (state.url(Origin::Hub), repo.kind.plural(), &repo.id);
     let token = format!("{hub}/api/{kind}/{id}/xet-read-token/{commit}");
     let plan = format!("{}/v1/reconstructions/{}", state.url(Origin::Cdn), file.xet_hash());
-    response.with("X-Xet-Hash", &file.xet_hash()).with(
-        "Link",
-        &format!("<{token}>; rel=\"xet-auth\", <{plan}>; rel=\"xet-reconstruction-info\""),
-    )
+    response
+        .with("X-Xet-Hash", &file.xet_hash())
+        .with("Link", &format!("<{token}>; rel=\"xet-auth\", <{plan}>; rel=\"xet-reconstruction-info\""))
 }
 
 fn plain_redirect(repo: &RepoSpec, file: &FileSpec, commit: &str, request: &Request) -> Response {
     let (kind, id, path) = (repo.kind.plural(), &repo.id, encode_path(&file.path));
     let from = encode(&request.path);
-    let location = format!(
-        "/api/resolve-cache/{kind}/{id}/{commit}/{path}?{from}=&etag=%22{}%22",
-        file.etag()
-    );
+    let location = format!("/api/resolve-cache/{kind}/{id}/{commit}/{path}?{from}=&etag=%22{}%22", file.etag());
     Response::redirect(307, &location)
         .with("X-Repo-Commit", commit)
         .with("X-Linked-Etag", &format!("\"{}\"", file.etag()))
@@ -120,18 +116,16 @@ fn plain_body(file: &FileSpec, commit: &str, request: &Request) -> Response {
 
 /// A request under a former id is sent on, relative and without metadata.
 fn renamed(repos: &[RepoSpec], wanted: &Wanted, request: &Request) -> Option<Response> {
-    let repo = repos
-        .iter()
-        .find(|repo| repo.kind == wanted.kind && repo.former_ids.contains(&wanted.id))?;
+    let repo = repos.iter().find(|repo| repo.kind == wanted.kind && repo.former_ids.contains(&wanted.id))?;
     Some(Response::redirect(307, &under_new_id(request, wanted.id_at, wanted.id_len, &repo.id)))
 }
 
 /// The request's target with the id segments replaced.
 pub(super) fn under_new_id(request: &Request, at: usize, len: usize, id: &str) -> String {
-    let (path, query) = request.target.split_once('?').map_or(
-        (request.target.as_str(), String::new()),
-        |(path, query)| (path, format!("?{query}")),
-    );
+    let (path, query) = request
+        .target
+        .split_once('?')
+        .map_or((request.target.as_str(), String::new()), |(path, query)| (path, format!("?{query}")));
     let mut segments: Vec<&str> = path.split('/').skip(1).collect();
     segments.splice(at..at + len, id.split('/'));
     format!("/{}{query}", segments.join("/"))
@@ -156,13 +150,7 @@ fn parse_cached(request: &Request) -> Option<Wanted> {
     wanted(request, kind, 3, id_len, 3 + id_len)
 }
 
-fn wanted(
-    request: &Request,
-    kind: RepoKind,
-    id_at: usize,
-    id_len: usize,
-    revision_at: usize,
-) -> Option<Wanted> {
+fn wanted(request: &Request, kind: RepoKind, id_at: usize, id_len: usize, revision_at: usize) -> Option<Wanted> {
     let segments = &request.segments;
     let path = segments.get(revision_at + 1..).filter(|path| !path.is_empty())?.join("/");
     let id = segments[id_at..id_at + id_len].join("/");

@@ -141,10 +141,7 @@ impl Script {
 
     /// The next behaviour of the first rule that fits and has one left.
     pub fn next(&mut self, origin: Origin, request: &Request) -> Option<Behaviour> {
-        let rule = self
-            .rules
-            .iter_mut()
-            .find(|rule| !rule.queue.is_empty() && rule.matching.fits(origin, request))?;
+        let rule = self.rules.iter_mut().find(|rule| !rule.queue.is_empty() && rule.matching.fits(origin, request))?;
         let (behaviour, left) = rule.queue.front_mut()?;
         let behaviour = behaviour.clone();
         match left {
