@@ -10,6 +10,7 @@ pub mod exit;
 pub mod progress;
 pub mod repo_text;
 pub mod resolve;
+pub mod signals;
 pub mod ui;
 
 use std::ffi::OsString;

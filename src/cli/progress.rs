@@ -8,6 +8,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ui::Ui;
+use crate::core::status::{Count, ModelStatus};
 use crate::core::units;
 use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTER};
 
@@ -54,6 +55,31 @@ pub struct ProgressView {
     pub last_byte_age: Option<Duration>,
     /// Open connections.
     pub connections: u64,
+}
+
+impl From<&ModelStatus> for ProgressView {
+    fn from(model: &ModelStatus) -> Self {
+        let counted = |count: Option<Count>| {
+            count.map_or_else(Counted::default, |c| Counted { total: Some(c.total), verified: c.verified })
+        };
+        let bytes = model.bytes.map_or_else(ByteCounts::default, |b| ByteCounts {
+            total: Some(b.total),
+            received: b.received,
+            durable: b.durable,
+            verified: b.verified,
+        });
+        Self {
+            name: model.id.to_string(),
+            phase: model.phase.clone().unwrap_or_else(|| model.state.word().to_owned()),
+            files: counted(model.files),
+            shards: counted(model.shards),
+            bytes,
+            rate_bytes_per_s: model.rate_bytes_per_s.map(|rate| rate as f64),
+            eta: model.eta_s.map(Duration::from_secs),
+            last_byte_age: model.last_byte_age_s.map(Duration::from_secs_f64),
+            connections: model.connections.into(),
+        }
+    }
 }
 
 /// The line of one model, for example `kimi  fetching  38/119 shards  237.1 of 540.2 GB verified

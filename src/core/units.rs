@@ -118,6 +118,12 @@ pub fn bytes_beside(count: u64, whole: u64) -> String {
     }
 }
 
+/// A number of things for a person: `1 file`, `119 shards`.
+#[must_use]
+pub fn count(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
 /// A rate for a person: `361 MB/s`.
 #[must_use]
 pub fn rate(bytes_per_s: f64) -> String {

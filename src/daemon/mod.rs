@@ -8,6 +8,7 @@ pub mod error;
 pub mod events;
 pub mod jobs;
 pub mod live;
+pub mod preview;
 mod recover;
 pub mod report;
 pub mod resolve;

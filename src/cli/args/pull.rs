@@ -55,6 +55,9 @@ pub struct PullArgs {
     /// Returns at once; the download goes on in the background
     #[arg(long)]
     pub detach: bool,
+    /// Is the process that --detach started.
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    pub detached: bool,
     /// Stays at the commit on the volume even if the branch moved
     #[arg(long)]
     pub no_update: bool,

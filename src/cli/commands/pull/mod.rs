@@ -1,0 +1,193 @@
+//! `muster pull`: brings a repository onto the volume.
+//!
+//! Asks and looks first, so that what cannot succeed changes nothing; then becomes the owner of
+//! the volume for its one job, or hands the job to the owner there is. The directory is the
+//! result; everything else goes to stderr.
+
+mod background;
+mod foreground;
+
+use serde_json::json;
+use tokio::runtime::Builder;
+
+use super::super::signals::Signals;
+use crate::cli::args::PullArgs;
+use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::resolve::PullRequest;
+use crate::cli::{Context, resolve, ui::Ui};
+use crate::config::Settings;
+use crate::core::code::Code;
+use crate::core::manifest::Manifest;
+use crate::core::units;
+use crate::daemon::WorkError;
+use crate::daemon::preview::{Preview, preview};
+use crate::hub::{HubClient, HubConfig, Timeouts, TokenError, auth};
+
+/// Brings a repository onto the volume.
+///
+/// # Errors
+/// What the user is told.
+pub fn run(args: PullArgs, context: Context) -> Result<Exit, Failure> {
+    let detached = args.detached;
+    let Context { settings, ui, here, .. } = context;
+    let (request, settings) = resolve::pull(args, settings, &here)?;
+    if detached {
+        background::leave_session();
+    }
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot start the runtime"))?;
+    let result = runtime.block_on(Pull { request, settings, ui }.run());
+    // A second signal leaves blocking work behind; it must not hold the exit up.
+    runtime.shutdown_background();
+    result
+}
+
+struct Pull {
+    request: PullRequest,
+    settings: Settings,
+    ui: Ui,
+}
+
+impl Pull {
+    async fn run(self) -> Result<Exit, Failure> {
+        let mut signals = Signals::listen()?;
+        let config = hub_config(&self.settings)?;
+        let hub = HubClient::new(config.clone())
+            .map_err(|error| told(&WorkError::Hub { repo: self.request.spec.repo.clone(), source: error }))?;
+        let asked = (!self.settings.offline.value).then_some(&hub);
+        let reserve = self.settings.reserve.value.fixed().map(crate::config::Size::bytes);
+        let seen = tokio::select! {
+            seen = preview(&self.settings.volume.value, &self.request.spec, asked, reserve) => seen,
+            exit = signals.next() => return Ok(exit),
+        };
+        let seen = seen.map_err(|error| told(&error))?;
+        self.tell_of_move(&seen);
+        if self.request.dry_run {
+            return self.tell_preview(&seen);
+        }
+        if seen.complete {
+            return self.tell_done(&seen.resolved.manifest);
+        }
+        seen.check_space().map_err(|error| told(&error))?;
+        if self.request.detach {
+            return background::start(&self);
+        }
+        let manifest = match foreground::pull(&self, config, seen, &mut signals).await? {
+            foreground::End::Done(manifest) => manifest,
+            foreground::End::Stopped(exit) => return Ok(exit),
+        };
+        self.tell_done(&manifest)
+    }
+
+    /// The directory, alone.
+    fn tell_done(&self, manifest: &Manifest) -> Result<Exit, Failure> {
+        let directory = self.settings.volume.value.join(self.request.spec.name.as_str());
+        self.ui.note(&done_line(manifest));
+        if self.ui.is_json() {
+            self.ui.result_json(&json!({
+                "id": self.request.spec.name,
+                "directory": directory,
+                "commit": manifest.source().commit,
+                "files": manifest.files().len(),
+                "shards": manifest.shard_count(),
+                "bytes": manifest.total_bytes(),
+            }))?;
+        } else {
+            self.ui.result(&directory.display().to_string())?;
+        }
+        Ok(Exit::Success)
+    }
+
+    fn tell_of_move(&self, seen: &Preview) {
+        if let Some(old) = seen.resolved.moved_from {
+            let (revision, new) = (&self.request.spec.revision, seen.resolved.manifest.source().commit);
+            self.ui.note(&format!("{revision} moved from {old} to {new}"));
+        }
+    }
+
+    fn tell_preview(&self, seen: &Preview) -> Result<Exit, Failure> {
+        let manifest = &seen.resolved.manifest;
+        if self.ui.is_json() {
+            let source = manifest.source();
+            self.ui.result_json(&json!({
+                "id": self.request.spec.name,
+                "commit": source.commit,
+                "revision": source.revision,
+                "files": manifest.files().len(),
+                "shards": manifest.shard_count(),
+                "bytes": {"total": manifest.total_bytes(), "present": seen.present, "to_fetch": seen.to_fetch()},
+                "space": {"free": seen.free(), "reserve": seen.reserve},
+                "requests": seen.requests(),
+                "complete": seen.complete,
+            }))?;
+        } else {
+            self.ui.result(&preview_line(seen))?;
+        }
+        if seen.complete {
+            return Ok(Exit::Success);
+        }
+        seen.check_space().map_err(|error| told(&error))?;
+        Ok(Exit::Success)
+    }
+}
+
+/// Who is asked, with which token and which patience.
+pub(super) fn hub_config(settings: &Settings) -> Result<HubConfig, CliError> {
+    let token = auth::discover(settings.token_file.value.as_deref()).map_err(|error| {
+        let told = CliError::from_error(Code::Usage, &error);
+        match error {
+            TokenError::Unreadable { .. } => {
+                told.hint("make it readable for this user, or name another with --token-file")
+            }
+            TokenError::Empty { .. } | TokenError::Illegal { .. } => {
+                told.hint("put the token alone on the file's first line")
+            }
+        }
+    })?;
+    let timeouts = Timeouts {
+        connect: settings.connect_timeout.value,
+        header: settings.header_timeout.value,
+        idle: settings.idle_timeout.value,
+    };
+    Ok(HubConfig { token, timeouts, ..HubConfig::new(settings.endpoint.value.clone()) })
+}
+
+/// The error of a job, as it is told.
+pub(super) fn told(error: &WorkError) -> CliError {
+    let told = CliError::from_error(error.code(), error);
+    match error.hint() {
+        Some(hint) => told.hint(hint),
+        None => told,
+    }
+}
+
+fn done_line(manifest: &Manifest) -> String {
+    let files = units::count(manifest.files().len() as u64, "file");
+    let shards = match manifest.shard_count() {
+        0 => String::new(),
+        count => format!(", all {}", units::count(count as u64, "shard")),
+    };
+    let size = units::bytes(manifest.total_bytes());
+    format!("complete: {size}, {files}{shards} verified, commit {}", manifest.source().commit)
+}
+
+fn preview_line(seen: &Preview) -> String {
+    let manifest = &seen.resolved.manifest;
+    let shards = match manifest.shard_count() {
+        0 => String::new(),
+        count => format!("{}, ", units::count(count as u64, "shard")),
+    };
+    format!(
+        "{}, {shards}{} to fetch, {} present; free {} after reserve; about {} Hub requests; commit {}; {}",
+        units::count(manifest.files().len() as u64, "file"),
+        units::bytes(seen.to_fetch()),
+        units::bytes(seen.present),
+        units::bytes(seen.free()),
+        seen.requests(),
+        manifest.source().commit,
+        manifest.source().revision,
+    )
+}
