@@ -8,6 +8,8 @@
 //! Calls are short and synchronous; [`Store::open`] and [`Store::flush`] wait for the disk and
 //! belong on a blocking thread.
 
+#![allow(clippy::disallowed_methods, reason = "home of the state directory, which is no part of a model")]
+
 mod directory;
 mod engine;
 mod error;
