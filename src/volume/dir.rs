@@ -201,9 +201,7 @@ impl Dir {
     /// Makes the names in this folder durable.
     pub fn sync(&self) -> Result<()> {
         let fail = |error| VolumeError::new(Step::Sync, &*self.path, error);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = rustix::fs::openat(&self.fd, c".", flags, Mode::empty()).map_err(fail)?;
-        match rustix::fs::fsync(&open) {
+        match rustix::fs::fsync(&self.reopen().map_err(fail)?) {
             // Some network file systems cannot sync a folder; their names are durable or never will be.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
             other => other.map_err(fail),
@@ -214,7 +212,7 @@ impl Dir {
     pub fn list(&self) -> Result<Vec<Entry>> {
         let fail = |error| VolumeError::new(Step::List, &*self.path, error);
         let mut entries = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(fail)? {
+        for entry in rustix::fs::Dir::new(self.reopen().map_err(fail)?).map_err(fail)? {
             let entry = entry.map_err(fail)?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name == "." || name == ".." {
@@ -255,6 +253,12 @@ impl Dir {
         }
         walk.folders.sort_by_key(|folder| std::cmp::Reverse(folder.matches('/').count()));
         Ok(walk)
+    }
+
+    /// A descriptor that can be read and synced, which ours of kind `O_PATH` cannot.
+    fn reopen(&self) -> std::result::Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.fd, c".", flags, Mode::empty())
     }
 
     /// The folder that holds an entry, and the entry's last component.
