@@ -98,6 +98,9 @@ pub enum Lost {
         /// By the own clock.
         silent_for: Duration,
     },
+    /// It was given back. For good: a late heartbeat must not bring it back to life.
+    #[error("the volume was given back")]
+    Released,
     /// The records cannot be read.
     #[error("the owner records cannot be read")]
     Unreadable,
@@ -179,7 +182,8 @@ impl Ownership {
     /// Shows that this owner lives: every [`HEARTBEAT`].
     ///
     /// # Errors
-    /// [`Lost`]. After [`Lost::Superseded`] there is no way back; anything else may mend.
+    /// [`Lost`]. After [`Lost::Superseded`] and [`Lost::Released`] there is no way back; anything
+    /// else may mend.
     pub fn beat(&self, now: Now) -> Result<(), Lost> {
         let mut state = self.state();
         self.rewrite(&mut state, now, false)
@@ -258,6 +262,9 @@ impl Ownership {
     fn check(&self, state: &mut State) -> Result<(), Lost> {
         if let Some(by) = state.superseded_by {
             return Err(Lost::Superseded { by });
+        }
+        if state.record.ended {
+            return Err(Lost::Released);
         }
         match record::epochs(&self.owners).map_err(|_| Lost::Unreadable)?.last() {
             Some(&by) if by > self.epoch() => {

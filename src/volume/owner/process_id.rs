@@ -84,7 +84,7 @@ fn stat_of(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Reads proc_pid_stat(5): the name, field 2, is in parentheses and may contain any character.
+/// Reads `proc_pid_stat(5)`: the name, field 2, is in parentheses and may contain any character.
 fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;

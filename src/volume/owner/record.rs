@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process_id::ProcessFacts;
 use crate::volume::dir::Dir;
-use crate::volume::error::Result;
+use crate::volume::error::{Result, VolumeError};
 use crate::volume::small_file;
 use crate::volume::writer::WriterId;
 
@@ -143,12 +143,11 @@ pub(super) fn epochs(owners: &Dir) -> Result<Vec<u64>> {
 
 /// Reads one record; one that is gone or cannot be a record of ours reads as nothing.
 pub(super) fn read(owners: &Dir, epoch: u64) -> Result<Seen> {
-    use crate::volume::VolumeError;
     let bytes = match small_file::read(owners, &name(epoch), SIZE_MAX) {
         Err(VolumeError::TooLarge { .. } | VolumeError::NotRegular { .. } | VolumeError::Steered { .. }) => None,
         other => other?,
     };
-    Ok(Seen { epoch, bytes: bytes.unwrap_or_default() })
+    Ok(Seen::new(epoch, bytes.unwrap_or_default()))
 }
 
 /// The file name of an epoch's record.

@@ -1,7 +1,5 @@
 //! Owning a volume, with several owners on one folder.
 
-#![allow(clippy::disallowed_methods, reason = "tests start a process, and forge records of others")]
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -190,6 +188,7 @@ fn an_owner_that_ended_in_order_is_succeeded_at_once() {
     let first = place.acquire(&us(), 1).unwrap();
     let writer = first.writer();
     first.release(at(5)).unwrap();
+    assert_eq!((first.beat(at(6)), first.permit(boot(6))), (Err(Lost::Released), Err(Lost::Released)));
     assert!(place.current().ended);
     let second = place.acquire(&us(), 2).unwrap();
     assert_eq!((second.epoch(), second.take_over(writer)), (2, TakeOver::InPlace { same_boot: true }));
