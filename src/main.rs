@@ -9,7 +9,7 @@ use muster::config::Environment;
 fn main() -> ExitCode {
     // What a panic says may hold a secret; where it happened does not.
     panic::set_hook(Box::new(|panic| cli::ui::report_defect(panic.location())));
-    let arguments = std::env::args_os().collect();
-    let run = AssertUnwindSafe(|| cli::run(arguments, Environment::of_process()));
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let run = AssertUnwindSafe(|| cli::run(&arguments, Environment::of_process()));
     panic::catch_unwind(run).unwrap_or(ExitCode::FAILURE)
 }

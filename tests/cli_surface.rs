@@ -10,8 +10,22 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const VERBS: [&str; 16] = [
-    "pull", "status", "list", "history", "gate", "verify", "pause", "resume", "cancel", "remove", "mirror", "daemon",
-    "demo", "schema", "completions", "man",
+    "pull",
+    "status",
+    "list",
+    "history",
+    "gate",
+    "verify",
+    "pause",
+    "resume",
+    "cancel",
+    "remove",
+    "mirror",
+    "daemon",
+    "demo",
+    "schema",
+    "completions",
+    "man",
 ];
 
 fn muster(home: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
@@ -66,7 +80,7 @@ fn every_flag_with_a_value_shows_its_twin_in_the_help() {
                 entry.extend(line.split_whitespace());
             }
         }
-        let valued: Vec<_> = entries.iter().map(|words| words.join(" ")).filter(|entry| entry.contains("<")).collect();
+        let valued: Vec<_> = entries.iter().map(|words| words.join(" ")).filter(|entry| entry.contains('<')).collect();
         assert!(valued.len() >= 3, "{verb} has the global flags at least:\n{help}");
         for entry in valued {
             assert!(entry.contains("[env: MUSTER_"), "{verb}: {entry}");
@@ -77,7 +91,8 @@ fn every_flag_with_a_value_shows_its_twin_in_the_help() {
 
 #[test]
 fn the_values_of_variables_are_never_shown() {
-    let output = run_with(&["gate", "--help"], &[("MUSTER_VERDICT", "/secret/place"), ("MUSTER_VOLUME", "/secret/too")]);
+    let output =
+        run_with(&["gate", "--help"], &[("MUSTER_VERDICT", "/secret/place"), ("MUSTER_VOLUME", "/secret/too")]);
     assert!(out(&output).contains("[env: MUSTER_VERDICT]"));
     assert!(!out(&output).contains("secret"), "{}", out(&output));
 }
@@ -180,6 +195,16 @@ fn a_bad_configuration_ends_with_2_and_says_where() {
 }
 
 #[test]
+fn a_twin_is_read_a_flag_beats_it_and_an_empty_one_is_unset() {
+    let code = |arguments: &[&str], value| run_with(arguments, &[("MUSTER_WAIT", value)]).status.code();
+    let bad = run_with(&["gate", "/nowhere"], &[("MUSTER_WAIT", "soon")]);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(err(&bad).contains("--wait") && err(&bad).contains("`soon` is no duration"), "{}", err(&bad));
+    assert_ne!(code(&["gate", "/nowhere", "--wait=1ms"], "soon"), Some(2));
+    assert_ne!(code(&["gate", "/nowhere"], ""), Some(2));
+}
+
+#[test]
 fn no_colour_leaves_a_pipe_whatever_the_flags() {
     for (arguments, variables) in
         [(&["man", "x"][..], &[("NO_COLOR", "1")][..]), (&["man", "x", "--no-color"], &[]), (&["fly"], &[])]
@@ -193,8 +218,11 @@ fn no_colour_leaves_a_pipe_whatever_the_flags() {
 #[test]
 fn a_reader_that_leaves_is_a_quiet_success() {
     let home = tempfile::tempdir().unwrap();
-    let mut child =
-        muster(home.path(), &["completions", "bash"], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = muster(home.path(), &["completions", "bash"], &[])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     let mut told = String::new();
     child.stderr.take().unwrap().read_to_string(&mut told).unwrap();

@@ -20,6 +20,8 @@ pub enum Exit {
     Success,
     /// The answer is not a good one, and was given as the result.
     Code(Code),
+    /// The command behind an open gate cannot be run (126) or found (127).
+    Command(u8),
     /// A signal ended it: 128 and the signal's number.
     Signal(u8),
 }
@@ -31,6 +33,7 @@ impl Exit {
         match self {
             Self::Success => 0,
             Self::Code(code) => code.exit(),
+            Self::Command(code) => code,
             Self::Signal(signal) => 128_u8.saturating_add(signal),
         }
     }

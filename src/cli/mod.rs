@@ -39,10 +39,10 @@ pub struct Context {
 
 /// Runs one command line, program name first.
 #[must_use]
-pub fn run(arguments: Vec<OsString>, environment: Environment) -> ExitCode {
-    let cli = match args::parse(&arguments, &environment) {
+pub fn run(arguments: &[OsString], environment: Environment) -> ExitCode {
+    let cli = match args::parse(arguments, &environment) {
         Ok(cli) => cli,
-        Err(error) => return answer_clap(&error, &arguments, &environment),
+        Err(error) => return answer_clap(&error, arguments, &environment),
     };
     let ui = Ui::new(options(&cli.global), &environment);
     let outcome = context(&cli, ui.clone(), environment).and_then(|context| commands::dispatch(cli.verb, context));

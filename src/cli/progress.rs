@@ -8,97 +8,29 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ui::Ui;
-use crate::core::status::{Count, ModelStatus};
+use crate::core::status::{Bytes, ModelStatus};
 use crate::core::units;
 use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTER};
-
-/// So many of so many; the total is unknown before the manifest is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// All of them.
-    pub total: Option<u64>,
-    /// Those with the right digest.
-    pub verified: u64,
-}
-
-/// Bytes of a model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ByteCounts {
-    /// All of them.
-    pub total: Option<u64>,
-    /// Came over the wire, or were found on disk.
-    pub received: u64,
-    /// Synced and claimed.
-    pub durable: u64,
-    /// In files with the right digest.
-    pub verified: u64,
-}
-
-/// Where one model stands: plain facts, taken at one time.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ProgressView {
-    /// The model's name on the volume.
-    pub name: String,
-    /// The state's or the phase's word: `fetching`, `verifying`, `disk`.
-    pub phase: String,
-    /// All files.
-    pub files: Counted,
-    /// The weight files of a multi-file model.
-    pub shards: Counted,
-    /// Bytes of all files.
-    pub bytes: ByteCounts,
-    /// Received bytes a second.
-    pub rate_bytes_per_s: Option<f64>,
-    /// How long it will take.
-    pub eta: Option<Duration>,
-    /// How long ago the last byte came.
-    pub last_byte_age: Option<Duration>,
-    /// Open connections.
-    pub connections: u64,
-}
-
-impl From<&ModelStatus> for ProgressView {
-    fn from(model: &ModelStatus) -> Self {
-        let counted = |count: Option<Count>| {
-            count.map_or_else(Counted::default, |c| Counted { total: Some(c.total), verified: c.verified })
-        };
-        let bytes = model.bytes.map_or_else(ByteCounts::default, |b| ByteCounts {
-            total: Some(b.total),
-            received: b.received,
-            durable: b.durable,
-            verified: b.verified,
-        });
-        Self {
-            name: model.id.to_string(),
-            phase: model.phase.clone().unwrap_or_else(|| model.state.word().to_owned()),
-            files: counted(model.files),
-            shards: counted(model.shards),
-            bytes,
-            rate_bytes_per_s: model.rate_bytes_per_s.map(|rate| rate as f64),
-            eta: model.eta_s.map(Duration::from_secs),
-            last_byte_age: model.last_byte_age_s.map(Duration::from_secs_f64),
-            connections: model.connections.into(),
-        }
-    }
-}
 
 /// The line of one model, for example `kimi  fetching  38/119 shards  237.1 of 540.2 GB verified
 /// 262.4 received  361 MB/s  12 min left  last byte 0 s ago  16 connections`.
 #[must_use]
-pub fn status_line(view: &ProgressView) -> String {
-    let mut parts = vec![view.name.clone(), view.phase.clone()];
-    parts.extend(count(view));
-    parts.extend(amounts(&view.bytes));
-    let moving = view.last_byte_age.is_none_or(|age| age < STALL_SHOWN_AFTER);
+pub fn status_line(model: &ModelStatus) -> String {
+    let mut parts = vec![model.id.to_string(), word(model).to_owned()];
+    parts.extend(count(model));
+    parts.extend(model.bytes.as_ref().map(amounts).unwrap_or_default());
+    let age = model.last_byte_age_s.map(|age| age.max(0.0));
+    let moving = age.is_none_or(|age| age < STALL_SHOWN_AFTER.as_secs_f64());
     if moving {
-        parts.extend(view.rate_bytes_per_s.filter(|rate| *rate >= 1.0).map(units::rate));
-        parts.extend(view.eta.map(|eta| format!("{} left", left(eta))));
+        parts.extend(model.rate_bytes_per_s.filter(|rate| *rate > 0).map(|rate| units::rate(rate as f64)));
+        // Less than a second is still a second: nobody reads milliseconds of hope.
+        let left = |eta: u64| format!("{} left", units::duration(Duration::from_secs(eta.max(1))));
+        parts.extend(model.eta_s.map(left));
     }
-    parts.extend(view.last_byte_age.map(|age| match (moving, age.as_secs()) {
-        (true, seconds) => format!("last byte {seconds} s ago"),
-        (false, seconds) => format!("no bytes for {seconds} s"),
+    parts.extend(age.map(f64::floor).map(|seconds| {
+        if moving { format!("last byte {seconds} s ago") } else { format!("no bytes for {seconds} s") }
     }));
-    match view.connections {
+    match model.connections {
         0 => {}
         1 => parts.push("1 connection".to_owned()),
         many => parts.push(format!("{many} connections")),
@@ -135,17 +67,17 @@ impl Progress {
     }
 
     /// Shows the facts; `now` is of any clock that only goes forward.
-    pub fn show(&mut self, view: &ProgressView, now: Duration) {
+    pub fn show(&mut self, model: &ModelStatus, now: Duration) {
         match &mut self.0 {
             Display::Silent => {}
             Display::Bar(bar) => {
-                bar.set_length(view.bytes.total.unwrap_or(0));
-                bar.set_position(view.bytes.received);
-                bar.set_message(status_line(view));
+                bar.set_length(model.bytes.map_or(0, |bytes| bytes.total));
+                bar.set_position(model.bytes.map_or(0, |bytes| bytes.received));
+                bar.set_message(status_line(model));
             }
             Display::Lines { ui, pacer } => {
-                if pacer.is_due(now, &view.phase) {
-                    ui.note(&status_line(view));
+                if pacer.is_due(now, word(model)) {
+                    ui.note(&status_line(model));
                 }
             }
         }
@@ -182,56 +114,77 @@ impl LinePacer {
     }
 }
 
+/// What is going on: the phase while somebody works on it, else the state.
+fn word(model: &ModelStatus) -> &str {
+    let phase = model.phase.as_deref().filter(|_| model.state.is_active());
+    phase.unwrap_or(model.state.word())
+}
+
 /// `38/119 shards`; a model without shards counts its files.
-fn count(view: &ProgressView) -> Option<String> {
-    let (what, counted) = match view.shards.total {
-        Some(1..) => ("shards", view.shards),
-        _ => ("files", view.files),
-    };
-    counted.total.map(|total| format!("{}/{total} {what}", counted.verified))
+fn count(model: &ModelStatus) -> Option<String> {
+    let shards = model.shards.filter(|shards| shards.total > 0).map(|shards| ("shards", shards));
+    let (what, count) = shards.or(model.files.map(|files| ("files", files)))?;
+    Some(format!("{}/{} {what}", count.verified, count.total))
 }
 
 /// `237.1 of 540.2 GB verified`, `262.4 received`: one unit for all of them.
-fn amounts(bytes: &ByteCounts) -> Vec<String> {
-    let Some(total) = bytes.total else {
-        let known = (bytes.received > 0).then(|| format!("{} received", units::bytes(bytes.received)));
-        return known.into_iter().collect();
-    };
-    if bytes.verified == total {
-        return vec![format!("{} verified", units::bytes(total))];
+fn amounts(bytes: &Bytes) -> Vec<String> {
+    if bytes.verified == bytes.total {
+        return vec![format!("{} verified", units::bytes(bytes.total))];
     }
-    let beside = |count| units::bytes_beside(count, total);
+    let beside = |count| units::bytes_beside(count, bytes.total);
     vec![
-        format!("{} of {} verified", beside(bytes.verified), units::bytes(total)),
+        format!("{} of {} verified", beside(bytes.verified), units::bytes(bytes.total)),
         format!("{} received", beside(bytes.received)),
     ]
-}
-
-/// Under a second is still a second: nobody reads milliseconds of hope.
-fn left(eta: Duration) -> String {
-    units::duration(eta.max(Duration::from_secs(1)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::job::JobState;
+    use crate::core::model_name::ModelName;
+    use crate::core::repo::{RepoId, RepoKind, Revision};
+    use crate::core::status::Count;
 
-    fn kimi() -> ProgressView {
-        ProgressView {
-            name: "kimi-k2.5-nvfp4".to_owned(),
-            phase: "fetching".to_owned(),
-            files: Counted { total: Some(140), verified: 58 },
-            shards: Counted { total: Some(119), verified: 38 },
-            bytes: ByteCounts {
-                total: Some(540_200_000_000),
+    fn unknown(name: &str, state: JobState) -> ModelStatus {
+        ModelStatus {
+            id: ModelName::parse(name).unwrap(),
+            repo: RepoId::parse("nvidia/Kimi-K2.5-NVFP4").unwrap(),
+            repo_type: RepoKind::Model,
+            revision: Revision::parse("main").unwrap(),
+            commit: None,
+            selection: None,
+            directory: format!("/shared/{name}"),
+            state,
+            phase: None,
+            files: None,
+            shards: None,
+            bytes: None,
+            rate_bytes_per_s: None,
+            eta_s: None,
+            last_byte_age_s: None,
+            connections: 0,
+            error: None,
+        }
+    }
+
+    fn kimi() -> ModelStatus {
+        ModelStatus {
+            phase: Some("fetching".to_owned()),
+            files: Some(Count { total: 140, verified: 58 }),
+            shards: Some(Count { total: 119, verified: 38 }),
+            bytes: Some(Bytes {
+                total: 540_200_000_000,
                 received: 262_400_000_000,
                 durable: 261_900_000_000,
                 verified: 237_100_000_000,
-            },
-            rate_bytes_per_s: Some(361e6),
-            eta: Some(Duration::from_secs(770)),
-            last_byte_age: Some(Duration::from_millis(300)),
+            }),
+            rate_bytes_per_s: Some(361_000_000),
+            eta_s: Some(770),
+            last_byte_age_s: Some(0.3),
             connections: 16,
+            ..unknown("kimi-k2.5-nvfp4", JobState::Fetching)
         }
     }
 
@@ -246,24 +199,28 @@ mod tests {
 
     #[test]
     fn silence_is_told_as_silence_and_promises_nothing() {
-        let line = status_line(&ProgressView { last_byte_age: Some(Duration::from_secs(42)), ..kimi() });
+        let line = status_line(&ModelStatus { last_byte_age_s: Some(42.9), ..kimi() });
         assert!(line.contains("no bytes for 42 s"), "{line}");
         assert!(!line.contains("left") && !line.contains("MB/s"), "{line}");
     }
 
     #[test]
     fn what_is_unknown_is_left_out() {
-        let view = ProgressView { name: "a".to_owned(), phase: "resolving".to_owned(), ..ProgressView::default() };
-        assert_eq!(status_line(&view), "a  resolving");
-        let done = ProgressView {
-            phase: "ready".to_owned(),
-            shards: Counted::default(),
-            files: Counted { total: Some(3), verified: 3 },
-            bytes: ByteCounts { total: Some(5_000), received: 5_000, durable: 5_000, verified: 5_000 },
-            name: "a".to_owned(),
-            ..ProgressView::default()
+        assert_eq!(status_line(&unknown("a", JobState::Resolving)), "a  resolving");
+        let done = ModelStatus {
+            files: Some(Count { total: 3, verified: 3 }),
+            bytes: Some(Bytes { total: 5_000, received: 5_000, durable: 5_000, verified: 5_000 }),
+            ..unknown("a", JobState::Ready)
         };
         assert_eq!(status_line(&done), "a  ready  3/3 files  5.0 kB verified");
+    }
+
+    #[test]
+    fn a_paused_model_is_not_shown_in_the_phase_it_was_in() {
+        let disk = ModelStatus { phase: Some("disk".to_owned()), ..kimi() };
+        assert!(status_line(&disk).starts_with("kimi-k2.5-nvfp4  disk  38/119"));
+        let paused = ModelStatus { state: JobState::Paused, ..disk };
+        assert!(status_line(&paused).starts_with("kimi-k2.5-nvfp4  paused  38/119"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::args::{DaemonArgs, DemoArgs, GateArgs, MirrorArgs, PullArgs, TransferArgs, Wait};
@@ -121,7 +121,7 @@ pub fn pull(args: PullArgs, settings: Settings, here: &Path) -> Result<(PullRequ
     let selection = selection(&args.files, args.include, args.exclude)?;
     let name = match (args.to, args.local_dir) {
         (Some(to), _) => ModelName::parse(&to).map_err(|error| CliError::usage(format!("--to: {error}")))?,
-        (None, Some(directory)) => local_dir(&here.join(directory), &mut settings.volume)?,
+        (None, Some(directory)) => local_dir(&absolute(here, &directory), &mut settings.volume)?,
         (None, None) => ModelName::of(&repo),
     };
     let spec = JobSpec {
@@ -174,7 +174,7 @@ pub fn model(text: &str, here: &Path) -> Result<ModelRef, CliError> {
         return Err(CliError::usage("MODEL is empty").hint("muster list shows the names on the volume"));
     }
     if text.starts_with(['/', '.']) {
-        return Ok(ModelRef::Path(here.join(text)));
+        return Ok(ModelRef::Path(absolute(here, Path::new(text))));
     }
     if text.starts_with("hf://") || text.contains('@') {
         let RepoText { repo, revision } = RepoText::parse(text, None)?;
@@ -281,9 +281,8 @@ fn file_pattern(file: &str) -> Result<Pattern, CliError> {
 /// it, so that its owner does the work; otherwise the parent becomes the volume.
 fn local_dir(directory: &Path, volume: &mut Setting<PathBuf>) -> Result<ModelName, CliError> {
     let refuse = |why: String| CliError::usage(format!("--local-dir {}: {why}", directory.display()));
-    let directory = tidy(directory);
     let by_flag = matches!(volume.origin, SettingOrigin::Flag(_));
-    if let Ok(below) = directory.strip_prefix(tidy(&volume.value)) {
+    if let Ok(below) = directory.strip_prefix(&volume.value) {
         let name = below.to_str().and_then(|name| ModelName::parse(name).ok());
         if let Some(name) = name {
             return Ok(name);
@@ -300,9 +299,9 @@ fn local_dir(directory: &Path, volume: &mut Setting<PathBuf>) -> Result<ModelNam
     Ok(name)
 }
 
-/// Without `.` components; `..` stays, since a link may stand before it.
-fn tidy(path: &Path) -> PathBuf {
-    path.components().filter(|component| *component != Component::CurDir).collect()
+/// Absolute and without `.`, as the paths of the settings are.
+fn absolute(here: &Path, path: &Path) -> PathBuf {
+    here.join(path).components().collect()
 }
 
 fn default_remember(environment: &Environment) -> Option<PathBuf> {
@@ -333,7 +332,7 @@ mod tests {
         assert_eq!(request.spec.name.as_str(), "nvidia/Kimi-K2.5-NVFP4");
         assert_eq!(request.spec.revision.as_str(), "main");
         assert!(request.spec.update && request.wait_for_owner && request.spec.selection.is_everything());
-        assert_eq!(settings.volume.value, Path::new("/here/./models"));
+        assert_eq!(settings.volume.value, Path::new("/here/models"));
         assert_eq!(request.spec.connections, None);
     }
 
@@ -382,7 +381,7 @@ mod tests {
     #[test]
     fn a_model_is_a_path_a_repository_or_a_text() {
         let here = Path::new("/here");
-        assert_eq!(model("./x", here).unwrap(), ModelRef::Path(PathBuf::from("/here/./x")));
+        assert_eq!(model("./x", here).unwrap(), ModelRef::Path(PathBuf::from("/here/x")));
         assert_eq!(model("/x", here).unwrap(), ModelRef::Path(PathBuf::from("/x")));
         assert_eq!(model("org/x", here).unwrap(), ModelRef::Text("org/x".to_owned()));
         assert!(matches!(model("hf://org/x", here).unwrap(), ModelRef::Repo(_, None)));

@@ -196,7 +196,7 @@ impl Ui {
 
 /// Tells of a panic: where, but not what it said.
 pub fn report_defect(location: Option<&Location<'_>>) {
-    let place = location.map(ToString::to_string).unwrap_or_else(|| "an unknown place".to_owned());
+    let place = location.map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
     let line = format!("error: internal error at {place}: this is a defect of muster\n");
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }

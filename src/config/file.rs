@@ -87,8 +87,7 @@ impl ConfigFile {
     }
 
     fn line_of(&self, offset: usize) -> usize {
-        let before = self.text.as_bytes().get(..offset).unwrap_or_default();
-        1 + before.iter().filter(|byte| **byte == b'\n').count()
+        1 + self.text.get(..offset).unwrap_or_default().matches('\n').count()
     }
 }
 

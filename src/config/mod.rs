@@ -57,10 +57,10 @@ pub enum ConfigError {
         /// The key.
         key: &'static str,
         /// Where it was given.
-        origin: SettingOrigin,
+        origin: Box<SettingOrigin>,
         /// What is wrong with it.
         #[source]
-        source: ValueError,
+        source: Box<ValueError>,
     },
     /// A file that is no TOML.
     #[error("{} line {line} is no valid TOML: {message}", .file.display())]

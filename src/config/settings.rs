@@ -202,10 +202,12 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same settings with relative paths made absolute below `folder`.
+    /// The same settings with relative paths made absolute below `folder`, and without `.` in
+    /// them; `..` stays, since a link may stand before it.
     #[must_use]
     pub fn anchored(mut self, folder: &Path) -> Self {
-        self.volume.value = folder.join(&self.volume.value);
+        let absolute = |path: &Path| folder.join(path).components().collect();
+        self.volume.value = absolute(&self.volume.value);
         let optional = [
             &mut self.state_dir.value,
             &mut self.token_file.value,
@@ -214,7 +216,7 @@ impl Settings {
             &mut self.mirror.token_file.value,
         ];
         for path in optional.into_iter().flatten() {
-            *path = folder.join(&path);
+            *path = absolute(path);
         }
         self
     }
@@ -233,7 +235,7 @@ impl Settings {
 }
 
 fn bad_value(key: &'static str, origin: SettingOrigin) -> impl FnOnce(ValueError) -> ConfigError {
-    move |source| ConfigError::BadValue { key, origin, source }
+    move |source| ConfigError::BadValue { key, origin: Box::new(origin), source: Box::new(source) }
 }
 
 fn default_endpoint() -> Endpoint {

@@ -4,6 +4,8 @@
 //! its help. Those that are settings are read by `config` for all three layers, so clap only
 //! shows their names; the rest is read by clap. It must not decide anything: that is `resolve`'s.
 
+#![allow(clippy::doc_markdown, reason = "comments of arguments are their help, and help is no Markdown")]
+
 mod gate;
 mod jobs;
 mod look;

@@ -25,8 +25,11 @@ Prints the absolute model directory on stdout. A pull that was stopped goes on w
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PullArgs {
-    /// Repository: org/name, org/name@revision or hf://[datasets/|spaces/]org/name[@revision]
-    #[arg(value_name = "REPO")]
+    /// What to pull.
+    #[arg(
+        value_name = "REPO",
+        help = "Repository: org/name, org/name@revision or hf://[datasets/|spaces/]org/name[@revision]"
+    )]
     pub repo: String,
     /// Files to pull instead of all; a name that ends in / is a folder
     #[arg(value_name = "FILE", conflicts_with = "include")]
@@ -78,7 +81,7 @@ pub struct PullArgs {
 /// How bytes are fetched: the same for a pull and a daemon.
 #[derive(Debug, Clone, Args)]
 pub struct TransferArgs {
-    /// Server to ask; HF_ENDPOINT counts too [default: https://huggingface.co]
+    /// Server to ask; HF_ENDPOINT counts too [default: the Hub]
     #[arg(long, value_name = "URL", env = "MUSTER_ENDPOINT", value_parser = <Endpoint as Value>::parse)]
     pub endpoint: Option<Endpoint>,
     /// File with the token for the endpoint

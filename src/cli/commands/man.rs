@@ -28,9 +28,8 @@ pub fn run(args: ManArgs, context: Context) -> Result<Exit, Failure> {
 fn of_verb(mut muster: Command, verb: &str) -> Result<Command, CliError> {
     // Building hands the global flags down to the verbs.
     muster.build();
-    let version = muster.get_version().unwrap_or_default().to_owned();
     let verbs: Vec<_> = muster.get_subcommands().map(Command::get_name).collect();
     let unknown = CliError::usage(format!("no verb is called `{verb}`")).hint(format!("verbs: {}", verbs.join(", ")));
     let found = muster.find_subcommand(verb).cloned().ok_or(unknown)?;
-    Ok(found.version(version))
+    Ok(found.version(env!("CARGO_PKG_VERSION")))
 }
