@@ -250,6 +250,11 @@ impl Pool {
     async fn run(mut self, whole: Vec<FileId>) -> Result<Outcome, FetchError> {
         self.hash_adopted().await;
         for id in whole {
+            // A file without bytes has no connection that would make it.
+            match self.shared.open(id).await {
+                Ok(file) => drop(file),
+                Err(error) => self.disk_failed(id, error).await,
+            }
             self.advance(id).await;
         }
         let mut windows = interval(WINDOW);

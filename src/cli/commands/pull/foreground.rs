@@ -6,7 +6,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{Pull, told};
 use crate::cli::exit::{CliError, Exit};
-use crate::cli::progress::ProgressView;
 use crate::cli::signals::Signals;
 use crate::clock;
 use crate::config::Size;
@@ -110,7 +109,7 @@ async fn follow(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut 
         }
         let report = report::of_jobs(&jobs, daemon.status());
         let Some(model) = report.models.iter().find(|model| model.id == *name) else { continue };
-        progress.show(&ProgressView::from(model), clock::since_boot());
+        progress.show(model, clock::since_boot());
         if let Some(end) = ended(model, &manifest) {
             break end;
         }
