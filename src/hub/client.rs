@@ -183,7 +183,7 @@ impl HubClient {
     }
 
     /// Repeats `call` while it fails in a way that may pass, with growing delays.
-    pub(super) async fn retrying<T, F>(&self, call: impl Fn() -> F) -> Result<T, HubError>
+    pub(super) async fn retrying<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, HubError>
     where
         F: Future<Output = Result<T, HubError>>,
     {
@@ -345,4 +345,51 @@ fn http_client(config: &HubConfig) -> Result<reqwest::Client, HubError> {
         return Err(HubError::Tls { origin: endpoint.origin(), why });
     }
     Ok(trusting_nobody)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::core::manifest::FileEntry;
+    use crate::core::repo::{CommitId, Repo, Revision};
+
+    use super::*;
+
+    /// The callers run these on a set of tasks.
+    #[test]
+    fn the_clients_futures_may_move_between_threads() {
+        fn send<T: Send>(value: T) -> T {
+            value
+        }
+        let _ = |client: HubClient, repo: Repo, revision: Revision, commit: CommitId, entry: FileEntry| {
+            drop(send(client.resolve_revision(&repo, &revision)));
+            drop(send(client.listing(&repo, commit)));
+            drop(send(client.locate(&repo, commit, &entry)));
+            let spawnable = async move { client.locate(&repo, commit, &entry).await };
+            fn spawn<T: Send + 'static>(_: T) {}
+            spawn(spawnable);
+        };
+    }
+
+    #[test]
+    fn another_endpoint_is_anonymous_unless_a_token_comes_along() {
+        let place = super::super::auth::TokenPlace::Submitted;
+        let token = Token::parse("hf_secret", place).unwrap();
+        let endpoint = |text: &str| Endpoint::parse(text).unwrap();
+        let config = HubConfig { token: token.clone(), ..HubConfig::new(endpoint("https://hub.example")) };
+        let client = HubClient::new(config).unwrap();
+        let sent = |client: &HubClient, url: &str| {
+            let request = client.request(Method::GET, &Url::parse(url).unwrap()).build().unwrap();
+            assert_eq!(request.headers().get("accept-encoding"), None, "a default, added when sent");
+            request.headers().contains_key(AUTHORIZATION)
+        };
+        assert!(sent(&client, "https://hub.example/api"));
+        let other = client.at(endpoint("https://other.example"), None);
+        assert!(!sent(&other, "https://other.example/api") && !sent(&other, "https://hub.example/api"));
+        let own = client.at(endpoint("https://other.example"), token.clone());
+        assert!(sent(&own, "https://other.example/api") && !sent(&own, "https://hub.example/api"));
+        let plain = client.at(endpoint("http://other.example"), token);
+        assert!(!sent(&plain, "http://other.example/api"));
+        assert_eq!(plain.caller(), Caller::Withheld);
+        assert!(!format!("{client:?}").contains("secret"));
+    }
 }
