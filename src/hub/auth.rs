@@ -140,7 +140,7 @@ impl Credential {
 
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credential").field("token", &self.token).field("origin", &self.origin).finish()
+        f.debug_struct("Credential").field("token", &self.token).field("origin", &self.origin).finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! How many requests an origin will still take, and when the next may go: pure arithmetic.
 //!
-//! The Hub counts requests in fixed windows and says in every answer what is left (IETF draft
-//! "RateLimit header fields", and `Retry-After` with a refusal). A [`Budget`] reserves what is
+//! The Hub counts requests in fixed windows and says in every answer what is left (the IETF
+//! draft of `RateLimit` header fields, and `Retry-After` with a refusal). A [`Budget`] reserves what is
 //! left at admission, spreads the last of a window over its rest, and stops everybody after a
 //! refusal. Time and randomness are arguments.
 
@@ -42,7 +42,7 @@ pub(super) struct Limits {
 
 impl Limits {
     /// Reads `Retry-After` (seconds or a date), `RateLimit` and `RateLimit-Policy`.
-    pub fn read(headers: &HeaderMap, wall: SystemTime) -> Self {
+    pub(super) fn read(headers: &HeaderMap, wall: SystemTime) -> Self {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let retry_after = text(RETRY_AFTER.as_str()).and_then(|value| retry_after(value, wall));
         let left = text("ratelimit").and_then(|value| {
@@ -53,7 +53,7 @@ impl Limits {
     }
 
     /// The wait a refusal stands for, when the server says one.
-    pub fn wish(&self) -> Option<Duration> {
+    pub(super) fn wish(&self) -> Option<Duration> {
         self.retry_after.or_else(|| self.left.filter(|(left, _)| *left == 0).map(|(_, reset)| reset))
     }
 }
@@ -110,7 +110,7 @@ struct Window {
 impl Budget {
     /// Admits one request, or says when to ask again. `random` in `0..=1` is the caller's own
     /// and stays the same while it waits, so that waiters come back one by one.
-    pub fn admit(&mut self, traffic: Traffic, now: Instant, random: f64) -> Result<(), Instant> {
+    pub(super) fn admit(&mut self, traffic: Traffic, now: Instant, random: f64) -> Result<(), Instant> {
         if let Some(pause) = self.pause {
             let ends = pause.ends(random);
             if now < ends {
@@ -142,7 +142,7 @@ impl Budget {
     }
 
     /// Learns from an answer.
-    pub fn observe(&mut self, traffic: Traffic, status: u16, limits: Limits, now: Instant) {
+    pub(super) fn observe(&mut self, traffic: Traffic, status: u16, limits: Limits, now: Instant) {
         if let Some((left, reset)) = limits.left {
             self.learn(traffic, left, now + reset, limits.quota, now);
         }
@@ -158,7 +158,7 @@ impl Budget {
     }
 
     /// Nothing is known that a new one would not know.
-    pub fn is_idle(&self, now: Instant) -> bool {
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.pause.is_none_or(|pause| now >= pause.ends_for_all())
             && self.windows.iter().flatten().all(|window| now >= window.resets)
     }
@@ -307,6 +307,6 @@ mod tests {
             }
         }
         assert_eq!(admitted.len(), 10);
-        assert!(admitted.windows(2).all(|pair| pair[1] - pair[0] >= S * 9), "{admitted:?}");
+        assert!(admitted.windows(2).all(|pair| pair[1] >= pair[0] + S * 9), "{admitted:?}");
     }
 }

@@ -17,11 +17,12 @@ use url::Url;
 use crate::core::endpoint::{Endpoint, Origin, redacted};
 use crate::core::retry::{FailureClass, Failures, delay};
 
+use super::answer::Answer;
 use super::auth::{Credential, Token};
 use super::budget::Traffic;
 use super::error::{Caller, HubError, Phase};
 use super::origins::Origins;
-use super::refusal::{Asked, Refusal, answer};
+use super::refusal::{Asked, Refusal};
 use super::transport::{failed, timed_out};
 
 /// Tries of one API call that may fail in a row.
@@ -129,7 +130,6 @@ impl HubClient {
 
     /// A request with what all have: `Accept-Encoding: identity`, the user agent, and the
     /// token if and only if `url` is on the endpoint's own origin.
-    #[must_use]
     pub fn request(&self, method: Method, url: &Url) -> RequestBuilder {
         let request = self.http.request(method, url.clone());
         match self.credential.as_ref().and_then(|credential| credential.header_for(url)) {
@@ -164,7 +164,7 @@ impl HubClient {
         let origin = Origin::of(response.url());
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = self.read(response, ERROR_BODY_MAX, asked).await.unwrap_or_default();
-        let mut answer = answer(origin, status, &headers, &body);
+        let mut answer = Answer::read(origin, status, &headers, &body);
         if let Some(credential) = &self.credential {
             answer.message = answer.message.map(|message| credential.scrub(&message));
         }
@@ -309,13 +309,11 @@ pub(super) fn is_page(headers: &HeaderMap) -> bool {
 
 fn bind(token: Option<Token>, endpoint: &Endpoint) -> (Option<Credential>, Caller) {
     let Some(token) = token else { return (None, Caller::Anonymous) };
-    match Credential::bind(token, endpoint) {
-        Some(credential) => (Some(credential), Caller::Token),
-        None => {
-            tracing::warn!(%endpoint, "the token is not sent: plain http to another machine may not carry it");
-            (None, Caller::Withheld)
-        }
+    if let Some(credential) = Credential::bind(token, endpoint) {
+        return (Some(credential), Caller::Token);
     }
+    tracing::warn!(%endpoint, "the token is not sent: plain http to another machine may not carry it");
+    (None, Caller::Withheld)
 }
 
 fn http_client(config: &HubConfig) -> Result<reqwest::Client, HubError> {

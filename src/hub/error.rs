@@ -9,37 +9,13 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::core::code::Code;
-use crate::core::digest::DigestError;
 use crate::core::endpoint::Origin;
 use crate::core::repo::Repo;
 use crate::core::repo_path::{RepoPath, RepoPathError};
 use crate::core::retry::FailureClass;
 
-/// What a server answered, as far as it may be shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// Who answered.
-    pub origin: Origin,
-    /// The HTTP status.
-    pub status: u16,
-    /// The server's own words, escaped, cut, and free of secrets.
-    pub message: Option<String>,
-    /// What the server's operators can find the request by.
-    pub request_id: Option<String>,
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HTTP {} from {}", self.status, self.origin)?;
-        if let Some(message) = &self.message {
-            write!(f, ", saying \"{message}\"")?;
-        }
-        if let Some(id) = &self.request_id {
-            write!(f, ", request id {id}")?;
-        }
-        Ok(())
-    }
-}
+use super::answer::Answer;
+use super::faults::{EntryFault, PageFault};
 
 /// Who we were to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,75 +49,6 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What is wrong with the pages of a listing.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum PageFault {
-    /// The next page is one that was read already.
-    #[error("page {page} comes again")]
-    Repeated {
-        /// Counted from 1.
-        page: usize,
-    },
-    /// A page without entries that promises another one.
-    #[error("page {page} is empty and yet names a next one")]
-    Empty {
-        /// Counted from 1.
-        page: usize,
-    },
-    /// It does not end.
-    #[error("it has more than {limit} pages or entries")]
-    Endless {
-        /// The limit that was passed.
-        limit: usize,
-    },
-    /// A path stands on two pages, or twice on one.
-    #[error("it names {path} twice")]
-    Twice {
-        /// The path.
-        path: RepoPath,
-    },
-    /// The next page is on another server.
-    #[error("its next page is on {to}")]
-    Elsewhere {
-        /// That server.
-        to: Origin,
-    },
-    /// The link to the next page is no URL.
-    #[error("the link to the page after page {page} is unreadable")]
-    Link {
-        /// Counted from 1.
-        page: usize,
-    },
-}
-
-/// What is wrong with one entry of a listing.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum EntryFault {
-    /// No size, or one that is no whole number.
-    #[error("it has no size")]
-    NoSize,
-    /// Two sizes.
-    #[error("it has two sizes, {size} and {lfs}")]
-    TwoSizes {
-        /// Of the entry.
-        size: u64,
-        /// Of the LFS record.
-        lfs: u64,
-    },
-    /// No digest.
-    #[error("it has no digest")]
-    NoDigest,
-    /// Two SHA-256 that differ.
-    #[error("it has two digests")]
-    TwoDigests,
-    /// No path at all.
-    #[error("it has no path")]
-    NoPath,
-    /// A digest that is none.
-    #[error("its digest is malformed: {0}")]
-    Digest(DigestError),
-}
-
 /// Why the Hub did not give what was asked for.
 #[derive(Debug, Error)]
 pub enum HubError {
@@ -153,7 +60,7 @@ pub enum HubError {
         /// Who asked.
         caller: Caller,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// The repository has no such branch, tag or commit.
     #[error("{repo} has no revision {revision} ({answer})")]
@@ -163,7 +70,7 @@ pub enum HubError {
         /// What was asked for.
         revision: String,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// The commit has no such file.
     #[error("{repo} has no file {path} ({answer})")]
@@ -173,7 +80,7 @@ pub enum HubError {
         /// The file.
         path: String,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// 404 without a word of what is missing.
     #[error("{asked} was not found ({answer})")]
@@ -181,7 +88,7 @@ pub enum HubError {
         /// What was asked for.
         asked: String,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// The repository is open only to those whom its owners let in.
     #[error("access to {repo} is restricted by its owners ({answer})")]
@@ -193,7 +100,7 @@ pub enum HubError {
         /// The repository's page, where access is asked for.
         page: String,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// The listing hides the digests from this caller, so nothing fetched could be proved.
     #[error("the listing of {repo} hides the digest of {path}: access is restricted by its owners")]
@@ -213,13 +120,13 @@ pub enum HubError {
         /// The repository.
         repo: Repo,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// The token is unknown to the Hub, or has expired.
     #[error("the token is not valid ({answer})")]
     BadToken {
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// The token is known and may not do this.
     #[error("{asked} is forbidden ({answer})")]
@@ -229,7 +136,7 @@ pub enum HubError {
         /// Who asked.
         caller: Caller,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// Too many requests.
     #[error("too many requests ({answer})")]
@@ -239,7 +146,7 @@ pub enum HubError {
         /// Who asked.
         caller: Caller,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// The server failed.
     #[error("the server failed over {asked} ({answer})")]
@@ -249,7 +156,7 @@ pub enum HubError {
         /// How long the server wants us to wait.
         after: Option<Duration>,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// Any other refusal.
     #[error("{asked} was refused ({answer})")]
@@ -257,7 +164,7 @@ pub enum HubError {
         /// What was asked for.
         asked: String,
         /// What came.
-        answer: Answer,
+        answer: Box<Answer>,
     },
     /// It answers, but not as a Hub does.
     #[error("{origin} does not answer as a Hub: {why}")]

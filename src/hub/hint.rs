@@ -2,7 +2,8 @@
 
 use crate::core::repo::Revision;
 
-use super::error::{Caller, HubError, PageFault, Phase};
+use super::error::{Caller, HubError, Phase};
+use super::faults::PageFault;
 
 const GIVE_TOKEN: &str = "set HF_TOKEN, or give --token-file";
 const WITHHELD: &str = "a token is configured, but plain http to another machine may not carry it: use https";

@@ -12,7 +12,8 @@ use crate::core::manifest::{FILES_MAX, FileEntry};
 use crate::core::repo::{CommitId, Repo};
 
 use super::client::HubClient;
-use super::error::{HubError, PageFault};
+use super::error::HubError;
+use super::faults::PageFault;
 use super::refusal::Asked;
 use super::wire::{Entry, EntryError, TreeEntry, next_link};
 

@@ -9,10 +9,12 @@
 //!
 //! It must not write files, move a file's bytes, or decide what to fetch.
 
+mod answer;
 pub mod auth;
 mod budget;
 mod client;
 mod error;
+mod faults;
 mod hint;
 mod listing;
 mod origins;
@@ -21,11 +23,12 @@ mod resolve;
 mod transport;
 mod wire;
 
+pub use answer::{Answer, server_message};
 pub use auth::{Token, TokenError};
 pub use budget::Traffic;
 pub use client::{HubClient, HubConfig, Timeouts};
-pub use error::{Answer, Caller, EntryFault, HubError, PageFault, Phase};
+pub use error::{Caller, HubError, Phase};
+pub use faults::{EntryFault, PageFault};
 pub use origins::Origins;
-pub use refusal::{Asked, server_message};
+pub use refusal::Asked;
 pub use resolve::Location;
-pub use wire::etag;

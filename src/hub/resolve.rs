@@ -55,7 +55,6 @@ impl Location {
 
     /// A `GET` of the bytes, with the token only when the Hub itself serves them. The caller
     /// adds `Range` and sends it with [`HubClient::send`].
-    #[must_use]
     pub fn request(&self, client: &HubClient) -> RequestBuilder {
         client.request(Method::GET, &self.url)
     }
@@ -176,11 +175,9 @@ fn check(claimed: &Claimed, commit: CommitId, entry: &FileEntry, origin: &Origin
     let contradiction = |what, expected: String, found: String| {
         Err(HubError::Contradiction { origin: origin.clone(), path: entry.path.clone(), what, expected, found })
     };
-    if let Some(found) = &claimed.commit {
-        if CommitId::parse(found) != Ok(commit) {
-            let found = found.chars().take(80).flat_map(char::escape_debug).collect();
-            return contradiction("commit", commit.to_string(), found);
-        }
+    if let Some(found) = claimed.commit.as_deref().filter(|found| CommitId::parse(found) != Ok(commit)) {
+        let found = found.chars().take(80).flat_map(char::escape_debug).collect();
+        return contradiction("commit", commit.to_string(), found);
     }
     if let Some(size) = claimed.size.filter(|size| *size != entry.size) {
         return contradiction("size", entry.size.to_string(), size.to_string());

@@ -1,4 +1,4 @@
-//! The shapes on the wire: entries of a listing, links between pages, ETags, expiry dates.
+//! The shapes on the wire: entries of a listing, links between pages, `ETag`s, expiry dates.
 //!
 //! Bytes of a server go in, checked values come out; nothing here performs a request.
 
@@ -15,31 +15,31 @@ use crate::core::digest::{Digest, DigestError, GitSha1, Sha256};
 use crate::core::manifest::FileEntry;
 use crate::core::repo_path::{RepoPath, RepoPathError};
 
-use super::error::EntryFault;
+use super::faults::EntryFault;
 
 /// Everything but the characters that RFC 3986 calls unreserved.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// One path segment, with nothing safe in it: `refs/pr/1` becomes `refs%2Fpr%2F1`.
-pub fn encode_segment(text: &str) -> String {
+pub(super) fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
 /// A file's path for `/resolve/`: every component encoded, the slashes kept.
-pub fn encode_path(path: &RepoPath) -> String {
+pub(super) fn encode_path(path: &RepoPath) -> String {
     path.components().map(encode_segment).collect::<Vec<_>>().join("/")
 }
 
 /// The answer about a revision; other fields are not looked at.
 #[derive(Debug, Deserialize)]
-pub struct RepoInfo {
+pub(super) struct RepoInfo {
     /// The commit.
-    pub sha: Option<String>,
+    pub(super) sha: Option<String>,
 }
 
 /// An entry of the tree as sent.
 #[derive(Debug, Deserialize)]
-pub struct TreeEntry {
+pub(super) struct TreeEntry {
     r#type: String,
     #[serde(default)]
     path: Option<String>,
@@ -67,7 +67,7 @@ struct Lfs {
 
 /// What an entry of the tree turned out to be.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Entry {
+pub(super) enum Entry {
     /// A file that can be fetched and proved.
     File(FileEntry),
     /// A folder, a submodule, or a kind that is not known here.
@@ -76,7 +76,7 @@ pub enum Entry {
 
 /// Why an entry cannot be used.
 #[derive(Debug, PartialEq, Eq)]
-pub enum EntryError {
+pub(super) enum EntryError {
     /// Its name is not safe to write.
     Path(RepoPathError),
     /// Its digest is hidden from this caller.
@@ -87,7 +87,7 @@ pub enum EntryError {
 
 impl TreeEntry {
     /// Checks the entry.
-    pub fn read(self) -> Result<Entry, EntryError> {
+    pub(super) fn read(self) -> Result<Entry, EntryError> {
         if self.r#type != "file" {
             return Ok(Entry::Other);
         }
@@ -125,7 +125,7 @@ impl TreeEntry {
 }
 
 /// The target of `rel="next"` among the `Link` headers (RFC 8288), as sent.
-pub fn next_link(headers: &HeaderMap) -> Option<String> {
+pub(super) fn next_link(headers: &HeaderMap) -> Option<String> {
     headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok()).find_map(next_in)
 }
 
@@ -156,22 +156,21 @@ fn unquoted_comma(text: &str) -> usize {
     comma.unwrap_or(text.len())
 }
 
-/// An ETag without weakness mark and quotes.
-#[must_use]
-pub fn etag(value: &str) -> &str {
+/// An `ETag` without weakness mark and quotes.
+fn etag(value: &str) -> &str {
     value.trim().trim_start_matches("W/").trim_matches('"')
 }
 
-/// What a Hub's ETag says of a file's content: 64 digits are its SHA-256, 40 its git SHA-1,
+/// What a Hub's `ETag` says of a file's content: 64 digits are its SHA-256, 40 its git SHA-1,
 /// anything else is opaque.
-pub fn digest_of_etag(value: &str) -> Option<Digest> {
+pub(super) fn digest_of_etag(value: &str) -> Option<Digest> {
     let text = etag(value);
     Sha256::parse(text).map(Digest::Sha256).or_else(|_| GitSha1::parse(text).map(Digest::GitBlob)).ok()
 }
 
 /// When a signed URL stops being good, by its own words: `Expires` (CloudFront, unix seconds),
 /// or `X-Amz-Date` and `X-Amz-Expires` (S3), or their `X-Goog-` twins. The earliest counts.
-pub fn expiry(url: &Url) -> Option<Timestamp> {
+pub(super) fn expiry(url: &Url) -> Option<Timestamp> {
     let find = |name: &str| {
         url.query_pairs().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.into_owned())
     };
