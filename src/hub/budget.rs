@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
 use crate::core::retry::{Failures, delay};
 
@@ -44,6 +44,8 @@ impl Limits {
     /// Reads `Retry-After` (seconds or a date), `RateLimit` and `RateLimit-Policy`.
     pub(super) fn read(headers: &HeaderMap, wall: SystemTime) -> Self {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        // A date is the server's: measured from the server's own clock it survives a wrong one.
+        let wall = text(DATE.as_str()).and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(wall);
         let retry_after = text(RETRY_AFTER.as_str()).and_then(|value| retry_after(value, wall));
         let left = text("ratelimit").and_then(|value| {
             let (r, t) = (parameter(value, "r")?, parameter(value, "t")?);
@@ -202,6 +204,9 @@ mod tests {
         assert_eq!(wish("7"), Some(S * 7));
         assert_eq!(wish(&httpdate::fmt_http_date(wall + S * 90)), Some(S * 90));
         assert_eq!(wish(&httpdate::fmt_http_date(wall - S * 90)), Some(Duration::ZERO));
+        let (then, until) = (httpdate::fmt_http_date(wall + S * 3600), httpdate::fmt_http_date(wall + S * 3610));
+        let ahead = limits(&[("Date", &then), ("Retry-After", &until)], wall);
+        assert_eq!(ahead.wish(), Some(S * 10), "by the server's clock, not by ours");
         for odd in ["", "soon", "-1", "1.5"] {
             assert_eq!(wish(odd), None, "{odd}");
         }

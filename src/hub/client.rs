@@ -358,13 +358,12 @@ mod tests {
         fn send<T: Send>(value: T) -> T {
             value
         }
+        fn spawn<T: Send + 'static>(_: T) {}
         let _ = |client: HubClient, repo: Repo, revision: Revision, commit: CommitId, entry: FileEntry| {
             drop(send(client.resolve_revision(&repo, &revision)));
             drop(send(client.listing(&repo, commit)));
             drop(send(client.locate(&repo, commit, &entry)));
-            let spawnable = async move { client.locate(&repo, commit, &entry).await };
-            fn spawn<T: Send + 'static>(_: T) {}
-            spawn(spawnable);
+            spawn(async move { client.locate(&repo, commit, &entry).await });
         };
     }
 

@@ -49,7 +49,9 @@ impl HubError {
             }
             Self::Redirect { .. } => "if the server has moved, give its new address with --endpoint".to_owned(),
             Self::Tls { .. } => {
-                "if a proxy or a private authority signs here, name its certificate file in SSL_CERT_FILE".to_owned()
+                "check that the server speaks https; if a proxy or a private authority signs here, name its certificate \
+                 file in SSL_CERT_FILE"
+                    .to_owned()
             }
             Self::Connect { .. } | Self::Timeout { phase: Phase::Connect, .. } => {
                 "check --endpoint (or HF_ENDPOINT), the network, and HTTPS_PROXY and NO_PROXY; \

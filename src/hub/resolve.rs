@@ -121,16 +121,15 @@ impl HubClient {
             if matches!(status, StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) {
                 return Ok(Location::new(url));
             }
+            let target = redirect_target(&url, &response, asked)?;
+            if target.is_none() && !status.is_success() {
+                return Err(self.refused(asked, response).await);
+            }
+            if target.is_none() && is_page(headers) && !headers.contains_key("x-repo-commit") {
+                return Err(HubError::NotAHub { origin, why: "a page for people came instead of a file" });
+            }
             check(&Claimed::read(headers, status), commit, entry, &origin)?;
-            let Some(target) = redirect_target(&url, &response, asked)? else {
-                if !status.is_success() {
-                    return Err(self.refused(asked, response).await);
-                }
-                if is_page(headers) && !headers.contains_key("x-repo-commit") {
-                    return Err(HubError::NotAHub { origin, why: "a page for people came instead of a file" });
-                }
-                return Ok(Location::new(url));
-            };
+            let Some(target) = target else { return Ok(Location::new(url)) };
             if Origin::of(&target) != origin && !leads_to_a_hub(status, headers) {
                 return Ok(Location::new(target));
             }
