@@ -113,7 +113,7 @@ pub fn leftovers(model: &ModelDir) -> Result<Vec<Leftover>> {
         match part {
             Part::Claims => claims.push(name),
             Part::Fenced | Part::Partial => {
-                found.push(Leftover { name, fenced: part == Part::Fenced, size: size_of(&stat), has_claims: false })
+                found.push(Leftover { name, fenced: part == Part::Fenced, size: size_of(&stat), has_claims: false });
             }
         }
     }
@@ -219,5 +219,172 @@ fn existing_partials(model: &ModelDir) -> Result<Option<Dir>> {
         None => Ok(None),
         Some(Err(error)) if error.is_missing() => Ok(None),
         Some(other) => other.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{OURS, THEIRS, bytes, lfs_entry, model, names, proof, set};
+    use super::*;
+    use crate::core::receipt::Proved;
+
+    const HERE: TakeOver = TakeOver::InPlace { same_boot: true };
+    const BOOTED: TakeOver = TakeOver::InPlace { same_boot: false };
+
+    /// A partial of theirs: written in order up to `written`, `claims` of it claimed.
+    fn left(model: &ModelDir, entry: &FileEntry, data: &[u8], claims: &[(u64, u64)]) -> Leftover {
+        let partial = Partial::create(model, entry, THEIRS).unwrap();
+        partial.write_at(0, data).unwrap();
+        partial.checkpoint(&set(claims)).unwrap();
+        drop(partial);
+        only(model)
+    }
+
+    fn only(model: &ModelDir) -> Leftover {
+        let mut found = leftovers(model).unwrap();
+        assert_eq!(found.len(), 1);
+        found.remove(0)
+    }
+
+    fn finish(model: &ModelDir, resumed: Resumed, data: &[u8]) {
+        let Resumed { partial, durable } = resumed;
+        let entry = partial.entry().clone();
+        for range in durable.missing(entry.size).iter() {
+            let at = |offset: u64| usize::try_from(offset).unwrap();
+            partial.write_at(range.start, &data[at(range.start)..at(range.end)]).unwrap();
+        }
+        let sealed = partial.seal().unwrap();
+        let mut back = vec![0; data.len()];
+        sealed.read_at(0, &mut back).unwrap();
+        sealed.verified(proof(&entry, &back), Proved::Readback).unwrap().publish(model).unwrap();
+    }
+
+    #[test]
+    fn on_the_same_boot_an_in_order_partial_goes_on_from_its_length() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let leftover = left(&model, &entry, &data[..700], &[(0, 300)]);
+        assert_eq!((leftover.size(), leftover.has_claims(), leftover.writer()), (700, true, THEIRS));
+        let resumed = Partial::take_over(&model, &entry, OURS, leftover, HERE, &|| true).unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 700)]));
+        assert_eq!(only(&model).writer(), OURS);
+        drop(resumed);
+        let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 700)]), "what was taken over is claimed");
+        finish(&model, resumed, &data);
+        assert!(names(&model.path().join(".muster/partial")).is_empty());
+    }
+
+    #[test]
+    fn after_another_boot_only_claims_count() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let leftover = left(&model, &entry, &data[..700], &[(0, 300)]);
+        let resumed = Partial::take_over(&model, &entry, OURS, leftover, BOOTED, &|| true).unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 300)]));
+        assert_eq!(resumed.partial.in_order_end(), 300);
+        finish(&model, resumed, &data);
+    }
+
+    #[test]
+    fn the_length_of_a_scattered_partial_is_not_believed() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, THEIRS).unwrap();
+        partial.write_at(0, &data[..100]).unwrap();
+        partial.write_at(900, &data[900..]).unwrap();
+        partial.checkpoint(&set(&[(0, 50), (900, 1000)])).unwrap();
+        drop(partial);
+        let resumed = Partial::take_over(&model, &entry, OURS, only(&model), HERE, &|| true).unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 50), (900, 1000)]));
+        finish(&model, resumed, &data);
+    }
+
+    #[test]
+    fn a_late_writer_touches_neither_our_partial_nor_the_published_file() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let late = Partial::create(&model, &entry, THEIRS).unwrap();
+        late.write_at(0, &data[..500]).unwrap();
+        late.checkpoint(&set(&[(0, 500)])).unwrap();
+        let leftover = fence(&model, OURS).unwrap().remove(0);
+        let resumed = Partial::take_over(&model, &entry, OURS, leftover.clone(), TakeOver::Copy, &|| true).unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 500)]));
+        late.write_at(0, &[0; 1000]).unwrap();
+        finish(&model, resumed, &data);
+        late.write_at(0, &[0; 1000]).unwrap();
+        assert_eq!(std::fs::read(model.path_of(&entry.path)).unwrap(), data);
+        leftover.discard(&model).unwrap();
+        late.seal().unwrap();
+        assert!(names(&model.path().join(".muster/partial")).is_empty());
+    }
+
+    #[test]
+    fn a_copy_that_is_stopped_brings_what_it_has() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, THEIRS).unwrap();
+        partial.write_at(0, &data).unwrap();
+        partial.checkpoint(&set(&[(0, 100), (200, 300)])).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let once = || asked.replace(asked.get() + 1) == 0;
+        let resumed = Partial::take_over(&model, &entry, OURS, only(&model), TakeOver::Copy, &once).unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 100)]));
+    }
+
+    #[test]
+    fn fencing_twice_is_fencing_once_and_ours_stays() {
+        let (_place, model) = model();
+        let data = bytes(100);
+        let (a, b) = (lfs_entry("a", &data), lfs_entry("b", &data));
+        left(&model, &a, &data[..50], &[(0, 20)]);
+        let _ours = Partial::create(&model, &b, OURS).unwrap();
+        let first = fence(&model, OURS).unwrap();
+        let second = fence(&model, OURS).unwrap();
+        assert_eq!(first, second);
+        assert_eq!(first.iter().map(Leftover::writer).collect::<Vec<_>>(), [THEIRS]);
+        assert!(first[0].path() == &PathHash::of(&a.path) && first[0].has_claims());
+        assert!(Partial::resume(&model, &b, OURS).unwrap().is_some());
+        let resumed = Partial::take_over(&model, &a, OURS, first[0].clone(), HERE, &|| true).unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 50)]));
+    }
+
+    #[test]
+    fn claims_of_another_content_bring_nothing() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let leftover = left(&model, &lfs_entry("a", &data), &data, &[(0, 1000)]);
+        let newer = lfs_entry("a", &bytes(999));
+        let resumed = Partial::take_over(&model, &newer, OURS, leftover, BOOTED, &|| true).unwrap();
+        assert!(resumed.durable.is_empty());
+        finish(&model, resumed, &bytes(999));
+    }
+
+    #[test]
+    fn a_file_with_a_second_name_is_not_written_into() {
+        let (place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let leftover = left(&model, &entry, &data[..500], &[(0, 500)]);
+        let folder = model.path().join(".muster/partial");
+        std::fs::hard_link(folder.join(leftover.file_name()), place.path().join("second")).unwrap();
+        let refused = Partial::take_over(&model, &entry, OURS, leftover, HERE, &|| true);
+        assert!(matches!(refused, Err(VolumeError::Replaced { .. })));
+        assert_eq!(std::fs::read(place.path().join("second")).unwrap(), data[..500]);
+    }
+
+    #[test]
+    fn planted_names_are_no_leftovers() {
+        let (_place, model) = model();
+        let folder = model.path().join(".muster/partial");
+        let name = PartialName::of(&lfs_entry("a", b"").path, THEIRS);
+        std::os::unix::fs::symlink("/etc/passwd", folder.join(name.partial())).unwrap();
+        std::fs::write(folder.join("something.incomplete"), b"").unwrap();
+        assert!(leftovers(&model).unwrap().is_empty());
     }
 }

@@ -46,3 +46,25 @@ fn copy_by_hand(source: &File, target: &File, range: &Range<u64>) -> io::Result<
     }
     Ok(at - range.start)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::bytes;
+    use super::*;
+
+    #[test]
+    fn both_ways_of_copying_bring_the_same_bytes_and_stop_at_the_end() {
+        for copy in [copy_range, copy_by_hand] {
+            let data = bytes(5000);
+            let source = tempfile::tempfile().unwrap();
+            source.write_all_at(&data, 0).unwrap();
+            let target = tempfile::tempfile().unwrap();
+            assert_eq!(copy(&source, &target, &(1000..3000)).unwrap(), 2000);
+            assert_eq!(copy(&source, &target, &(4000..9000)).unwrap(), 1000);
+            let mut back = vec![0; 6000];
+            assert_eq!(read_at(&target, 0, &mut back).unwrap(), 5000);
+            assert_eq!(back[1000..3000], data[1000..3000]);
+            assert_eq!(back[4000..5000], data[4000..]);
+        }
+    }
+}

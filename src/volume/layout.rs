@@ -161,3 +161,67 @@ fn found<T>(result: Result<T>) -> Result<Option<T>> {
         other => other.map(Some),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::super::testing::{lfs_entry, names};
+    use super::*;
+    use crate::core::manifest::Manifest;
+    use crate::core::manifest::tests::source;
+
+    fn name(text: &str) -> ModelName {
+        ModelName::parse(text).unwrap()
+    }
+
+    fn add(volume: &Volume, text: &str) -> ModelDir {
+        let manifest = Manifest::seal(source(), vec![lfs_entry("a", b"")]).unwrap();
+        let model = volume.create_model(&name(text)).unwrap();
+        model.store_manifest(&manifest).unwrap();
+        model
+    }
+
+    #[test]
+    fn models_are_found_by_their_manifest_to_a_bounded_depth() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(&place.path().join("new/volume")).unwrap();
+        for text in ["org/b", "a", "datasets/org/x", "one/two/three/four"] {
+            add(&volume, text);
+        }
+        let pending = volume.create_model(&name("org/pending")).unwrap();
+        pending.store_pending_manifest(&Manifest::seal(source(), vec![lfs_entry("a", b"")]).unwrap()).unwrap();
+        volume.create_model(&name("org/nothing-yet")).unwrap();
+        ModelDir::create(&volume.path().join(".hidden/model")).unwrap();
+        symlink("..", volume.path().join("org/loop")).unwrap();
+        let found: Vec<_> = volume.models().unwrap().into_iter().map(String::from).collect();
+        assert_eq!(found, ["a", "datasets/org/x", "one/two/three/four", "org/b", "org/pending"]);
+        assert!(volume.model(&name("org/none")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_model_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let outside = place.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        let volume = Volume::create(&place.path().join("volume")).unwrap();
+        symlink(&outside, volume.path().join("org")).unwrap();
+        assert!(matches!(volume.create_model(&name("org/m")), Err(VolumeError::Steered { .. })));
+        assert!(matches!(volume.model(&name("org/m")), Err(VolumeError::Steered { .. })));
+        assert!(names(&outside).is_empty());
+    }
+
+    #[test]
+    fn opening_creates_nothing_and_the_state_is_private() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::open(place.path()).unwrap();
+        assert!(volume.status().unwrap().is_none() && volume.existing_area().unwrap().is_none());
+        assert!(volume.models().unwrap().is_empty());
+        assert!(names(place.path()).is_empty());
+        let state = volume.state_dir().unwrap();
+        assert_eq!(std::fs::metadata(state).unwrap().permissions().mode() & 0o7777, 0o700);
+        volume.replace_status(b"{}").unwrap();
+        assert_eq!(volume.status().unwrap().unwrap(), b"{}");
+        assert!(Volume::open(&place.path().join("none")).unwrap_err().is_missing());
+    }
+}

@@ -30,3 +30,6 @@ pub mod writer;
 pub use error::VolumeError;
 pub use layout::Volume;
 pub use model_dir::ModelDir;
+
+#[cfg(test)]
+mod testing;

@@ -294,3 +294,94 @@ fn why(error: &VolumeError) -> String {
     use std::error::Error as _;
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{bytes, lfs_entry, model, names, verified};
+    use super::*;
+    use crate::core::manifest::tests::source;
+    use crate::core::receipt::Witness;
+
+    #[test]
+    fn opening_and_reading_creates_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::open(place.path()).unwrap();
+        assert!(model.manifest().unwrap().is_none());
+        assert!(model.pending_manifest().unwrap().is_none());
+        assert!(model.receipt_bytes().unwrap().is_none());
+        assert_eq!(model.observe(&RepoPath::parse("a/b").unwrap()), Observed::Missing);
+        assert!(!model.set_receipt_aside().unwrap() && !model.promote_pending().unwrap());
+        assert_eq!(model.retired_bytes().unwrap(), 0);
+        assert!(names(place.path()).is_empty());
+        assert!(ModelDir::open(&place.path().join("none")).unwrap_err().is_missing());
+    }
+
+    #[test]
+    fn a_directory_describes_itself_from_pending_to_receipt() {
+        let (_place, model) = model();
+        let data = bytes(100);
+        let entry = lfs_entry("a", &data);
+        let manifest = Manifest::seal(source(), vec![entry.clone()]).unwrap();
+        model.store_pending_manifest(&manifest).unwrap();
+        assert_eq!(model.pending_manifest().unwrap().unwrap(), manifest);
+        let record = verified(&model, &entry, &data).publish(&model).unwrap();
+        assert!(model.promote_pending().unwrap());
+        assert!(model.pending_manifest().unwrap().is_none());
+        assert_eq!(model.manifest().unwrap().unwrap(), manifest);
+        let witness = Witness { at: jiff::Timestamp::UNIX_EPOCH, program: "p".into(), host: "h".into() };
+        let receipt = Receipt::seal(&manifest, vec![record], witness).unwrap();
+        model.store_receipt(&receipt).unwrap();
+        assert_eq!(model.receipt(&manifest).unwrap().unwrap(), receipt);
+        assert_eq!(model.receipt_bytes().unwrap().unwrap(), receipt.to_json());
+        assert!(model.set_receipt_aside().unwrap());
+        assert!(model.receipt(&manifest).unwrap().is_none());
+        assert_eq!(model.previous_receipt_bytes().unwrap().unwrap(), receipt.to_json());
+    }
+
+    #[test]
+    fn garbled_files_of_ours_are_named() {
+        let (_place, model) = model();
+        std::fs::write(model.path().join(".muster/manifest.json"), b"{").unwrap();
+        let error = model.manifest().unwrap_err();
+        assert!(matches!(&error, VolumeError::Manifest { path, .. } if path.ends_with(".muster/manifest.json")));
+        std::fs::write(model.path().join(".muster/receipt.json"), b"").unwrap();
+        let manifest = Manifest::seal(source(), vec![lfs_entry("a", b"")]).unwrap();
+        assert!(matches!(model.receipt(&manifest), Err(VolumeError::Receipt { .. })));
+    }
+
+    #[test]
+    fn whatever_is_no_regular_file_is_said_to_be_none() {
+        let (place, model) = model();
+        std::fs::write(place.path().join("real"), b"x").unwrap();
+        std::os::unix::fs::symlink("../real", model.path().join("link")).unwrap();
+        std::fs::create_dir(model.path().join("folder")).unwrap();
+        std::fs::write(model.path().join("file"), b"x").unwrap();
+        for name in ["link", "folder", "file/below"] {
+            assert_eq!(model.observe(&RepoPath::parse(name).unwrap()), Observed::NotRegular, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_identity_that_changed_while_reading_shows() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", b"12345");
+        verified(&model, &entry, b"12345").publish(&model).unwrap();
+        let file = model.open_published(&entry.path).unwrap();
+        let mut bytes = [0; 9];
+        assert_eq!(file.read_at(1, &mut bytes).unwrap(), 4);
+        file.drop_pages(&(0..5));
+        assert_eq!(file.identity_now().unwrap(), file.identity());
+        std::fs::write(file.path(), b"54321").unwrap();
+        assert_ne!(file.identity_now().unwrap(), file.identity());
+    }
+
+    #[test]
+    fn a_walk_shows_everything_but_our_folder() {
+        let (_place, model) = model();
+        verified(&model, &lfs_entry("sub/a", b"x"), b"x").publish(&model).unwrap();
+        std::fs::write(model.path().join("extra"), b"").unwrap();
+        let mut found: Vec<_> = model.walk().unwrap().files.into_iter().map(|entry| entry.name).collect();
+        found.sort();
+        assert_eq!(found, ["extra", "sub/a"]);
+    }
+}

@@ -284,11 +284,6 @@ impl Partial {
         }
         result
     }
-
-    #[cfg(test)]
-    pub(super) fn poison(&self) {
-        self.poisoned.store(true, Ordering::Release);
-    }
 }
 
 /// Reads at an offset until the buffer is full or the file ends.
@@ -327,5 +322,210 @@ fn preallocate(place: &Place, file: &File) -> Result<()> {
             // Done, or a file system that cannot: the writes will find out.
             _ => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::super::testing::{OURS, bytes, lfs_entry, model, names, set};
+    use super::*;
+
+    fn on_disk(model: &ModelDir, entry: &FileEntry) -> PathBuf {
+        model.path().join(".muster/partial").join(PartialName::of(&entry.path, OURS).partial())
+    }
+
+    #[test]
+    fn the_length_is_the_in_order_prefix_and_a_scattered_file_says_so() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        let len = || std::fs::metadata(on_disk(&model, &entry)).unwrap().len();
+        assert_eq!(len(), 0, "reserved, not extended");
+        partial.write_at(0, &data[..300]).unwrap();
+        assert_eq!((len(), partial.in_order_end()), (300, 300));
+        partial.write_at(700, &data[700..]).unwrap();
+        assert_eq!((len(), partial.in_order_end()), (1001, 300));
+        partial.write_at(300, &data[300..700]).unwrap();
+        let sealed = partial.seal().unwrap();
+        assert_eq!(len(), 1000);
+        let mut back = vec![0; 1001];
+        assert_eq!(sealed.read_at(0, &mut back).unwrap(), 1000);
+        assert_eq!(back[..1000], data);
+    }
+
+    #[test]
+    fn after_a_kill_the_claims_are_what_is_left() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        partial.write_at(0, &data[..400]).unwrap();
+        partial.checkpoint(&set(&[(0, 200)])).unwrap();
+        partial.checkpoint(&set(&[(200, 300)])).unwrap();
+        drop(partial);
+        let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 300)]));
+        assert_eq!(resumed.partial.in_order_end(), 300);
+        assert_eq!(std::fs::metadata(on_disk(&model, &entry)).unwrap().len(), 300);
+        resumed.partial.write_at(600, &data[600..]).unwrap();
+        resumed.partial.checkpoint(&set(&[(600, 1000)])).unwrap();
+        drop(resumed);
+        let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 300), (600, 1000)]));
+        assert_eq!(resumed.partial.in_order_end(), 300);
+        let other = lfs_entry("other", b"x");
+        assert!(Partial::resume(&model, &other, OURS).unwrap().is_none());
+    }
+
+    #[test]
+    fn claims_behind_a_torn_record_count_again_after_a_restart() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        partial.write_at(0, &data).unwrap();
+        partial.checkpoint(&set(&[(0, 500)])).unwrap();
+        drop(partial);
+        let claims = model.path().join(".muster/partial").join(PartialName::of(&entry.path, OURS).claims());
+        let mut torn = std::fs::read(&claims).unwrap();
+        torn.extend([7; 11]);
+        std::fs::write(&claims, torn).unwrap();
+        let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 500)]));
+        resumed.partial.write_at(500, &data[500..]).unwrap();
+        resumed.partial.checkpoint(&set(&[(500, 1000)])).unwrap();
+        drop(resumed);
+        assert_eq!(Partial::resume(&model, &entry, OURS).unwrap().unwrap().durable, set(&[(0, 1000)]));
+    }
+
+    #[test]
+    fn claims_beyond_the_bytes_on_disk_are_not_believed() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        partial.write_at(0, &data[..100]).unwrap();
+        partial.checkpoint(&set(&[(0, 900)])).unwrap();
+        drop(partial);
+        assert_eq!(Partial::resume(&model, &entry, OURS).unwrap().unwrap().durable, set(&[(0, 100)]));
+    }
+
+    #[test]
+    fn after_a_failed_write_nothing_is_written_claimed_or_sealed() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let mut partial = Partial::create(&model, &entry, OURS).unwrap();
+        partial.write_at(0, &data).unwrap();
+        partial.checkpoint(&set(&[(0, 500)])).unwrap();
+        // A descriptor that cannot write makes the next write fail as a bad disk would.
+        partial.file = File::open(on_disk(&model, &entry)).unwrap();
+        assert!(matches!(partial.write_at(0, &data), Err(VolumeError::Io { step: Step::Write, .. })));
+        assert!(matches!(partial.write_at(0, &data), Err(VolumeError::Poisoned { .. })));
+        assert!(matches!(partial.checkpoint(&set(&[(500, 1000)])), Err(VolumeError::Poisoned { .. })));
+        let resumed = partial.reopen().unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 500)]));
+        resumed.partial.write_at(500, &data[500..]).unwrap();
+        resumed.partial.seal().unwrap();
+    }
+
+    #[test]
+    fn nothing_is_written_or_claimed_past_the_end() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", &bytes(10));
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        assert!(matches!(partial.write_at(5, &[0; 6]), Err(VolumeError::PastEnd { end: 11, size: 10, .. })));
+        assert!(matches!(partial.write_at(u64::MAX, &[0; 6]), Err(VolumeError::PastEnd { .. })));
+        assert!(matches!(partial.checkpoint(&set(&[(5, 11)])), Err(VolumeError::PastEnd { .. })));
+        partial.write_at(0, &[1; 9]).unwrap();
+        assert!(matches!(partial.seal(), Err(VolumeError::Short { expected: 10, found: 9, .. })));
+    }
+
+    #[test]
+    fn a_second_partial_of_one_writer_is_refused_and_a_discarded_one_is_gone() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", &bytes(10));
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        assert!(matches!(Partial::create(&model, &entry, OURS), Err(VolumeError::Occupied { .. })));
+        partial.write_at(0, &bytes(10)).unwrap();
+        partial.checkpoint(&set(&[(0, 10)])).unwrap();
+        let folder = model.path().join(".muster/partial");
+        assert_eq!(names(&folder).len(), 2);
+        partial.discard().unwrap();
+        assert!(names(&folder).is_empty());
+    }
+
+    #[test]
+    fn many_connections_write_one_file() {
+        let (_place, model) = model();
+        let data = bytes(64 * 1024);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        std::thread::scope(|scope| {
+            for (i, part) in data.chunks(16 * 1024).enumerate() {
+                let partial = &partial;
+                scope.spawn(move || {
+                    let start = i as u64 * 16 * 1024;
+                    for (j, step) in part.chunks(1000).enumerate() {
+                        partial.write_at(start + j as u64 * 1000, step).unwrap();
+                    }
+                    partial.checkpoint(&set(&[(start, start + 16 * 1024)])).unwrap();
+                });
+            }
+        });
+        drop(partial);
+        let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
+        assert!(resumed.durable.is_whole(entry.size));
+        let mut back = vec![0; data.len()];
+        resumed.partial.read_at(0, &mut back).unwrap();
+        assert_eq!(back, data);
+    }
+
+    #[test]
+    fn a_planted_link_is_not_written_through() {
+        let (place, model) = model();
+        let entry = lfs_entry("a", &bytes(10));
+        let victim = place.path().join("victim");
+        std::fs::write(&victim, b"precious").unwrap();
+        std::os::unix::fs::symlink(&victim, on_disk(&model, &entry)).unwrap();
+        assert!(Partial::create(&model, &entry, OURS).is_err());
+        assert!(Partial::resume(&model, &entry, OURS).is_err());
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        // The whole folder turned into a link out of the model.
+        let folder = model.path().join(".muster/partial");
+        std::fs::remove_dir_all(&folder).unwrap();
+        let outside = place.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, &folder).unwrap();
+        assert!(matches!(Partial::create(&model, &entry, OURS), Err(VolumeError::Steered { .. })));
+        assert!(names(&outside).is_empty());
+    }
+
+    #[test]
+    fn a_full_disk_is_said_before_the_first_byte() {
+        let (_place, model) = model();
+        let mut entry = lfs_entry("a", &bytes(10));
+        entry.size = 1 << 50;
+        // File systems with smaller files refuse it for that; those that cannot reserve, not at all.
+        match Partial::create(&model, &entry, OURS) {
+            Err(VolumeError::NoSpace { .. } | VolumeError::Io { step: Step::Allocate, .. }) => {
+                assert!(names(&model.path().join(".muster/partial")).is_empty());
+            }
+            other => assert!(other.is_ok(), "{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_partial_is_as_open_as_the_umask_lets_it() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", &bytes(10));
+        let _partial = Partial::create(&model, &entry, OURS).unwrap();
+        let plain = model.path().join("plain");
+        std::fs::write(&plain, b"").unwrap();
+        let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&on_disk(&model, &entry)), mode(&plain));
     }
 }

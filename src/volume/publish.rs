@@ -166,3 +166,144 @@ impl Staged {
         self.0.publish(model)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+    use super::super::partial::Partial;
+    use super::super::testing::{OURS, bytes, lfs_entry, model, names, proof, sealed, set, verified};
+    use super::*;
+    use crate::core::identity::Observed;
+
+    #[test]
+    fn a_final_name_appears_only_when_the_bytes_are_proved() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("sub folder/größe 模型.bin", &data);
+        let absent = || assert_eq!(model.observe(&entry.path), Observed::Missing);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        absent();
+        partial.write_at(0, &data).unwrap();
+        partial.checkpoint(&set(&[(0, 1000)])).unwrap();
+        absent();
+        let sealed = partial.seal().unwrap();
+        absent();
+        let verified = sealed.verified(proof(&entry, &data), Proved::Stream).unwrap();
+        absent();
+        let record = verified.publish(&model).unwrap();
+        assert_eq!(model.observe(&entry.path), Observed::Present(record.identity));
+        assert!(record.proves(&entry));
+        assert_eq!(std::fs::read(model.path_of(&entry.path)).unwrap(), data);
+        assert!(names(&model.path().join(".muster/partial")).is_empty(), "partial and claims are gone");
+    }
+
+    #[test]
+    fn a_proof_of_other_bytes_publishes_nothing() {
+        let (_place, model) = model();
+        let (entry, other) = (lfs_entry("a", b"12"), lfs_entry("b", b"21"));
+        let sealed = sealed(&model, &entry, b"12");
+        let refused = sealed.verified(proof(&other, b"21"), Proved::Stream);
+        assert!(matches!(refused, Err(VolumeError::OtherProof { .. })));
+        assert_eq!(model.observe(&entry.path), Observed::Missing);
+    }
+
+    #[test]
+    fn an_empty_file_is_published_like_any_other() {
+        let (_place, model) = model();
+        let entry = lfs_entry("empty", b"");
+        let record = verified(&model, &entry, b"").publish(&model).unwrap();
+        assert_eq!((record.size, record.identity.size), (0, 0));
+    }
+
+    #[test]
+    fn nothing_that_stands_there_is_replaced() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", b"new");
+        let path = model.path_of(&entry.path);
+        std::fs::write(&path, b"old").unwrap();
+        let Err(PublishError::Occupied { verified, .. }) = verified(&model, &entry, b"new").publish(&model) else {
+            panic!("it was replaced")
+        };
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        std::fs::remove_file(&path).unwrap();
+        verified.publish(&model).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_folder_turned_into_a_link_takes_nothing_outside() {
+        let (place, model) = model();
+        let outside = place.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        symlink(&outside, model.path().join("sub")).unwrap();
+        for path in ["sub/file", "sub/deeper/file"] {
+            let entry = lfs_entry(path, b"x");
+            let refused = verified(&model, &entry, b"x").publish(&model);
+            assert!(matches!(refused, Err(PublishError::Volume(VolumeError::Steered { .. }))));
+            assert_eq!(model.observe(&entry.path), Observed::NotRegular);
+        }
+        assert!(names(&outside).is_empty());
+    }
+
+    #[test]
+    fn a_writer_that_was_fenced_cannot_publish() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", b"x");
+        let late = verified(&model, &entry, b"x");
+        super::super::adopt::fence(&model, super::super::testing::THEIRS).unwrap();
+        let failed = late.publish(&model);
+        assert!(matches!(failed, Err(PublishError::Volume(error)) if error.is_missing()));
+        assert_eq!(model.observe(&entry.path), Observed::Missing);
+    }
+
+    #[test]
+    fn a_later_change_shows_in_the_identity() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", b"x");
+        let record = verified(&model, &entry, b"x").publish(&model).unwrap();
+        std::fs::write(model.path_of(&entry.path), b"y").unwrap();
+        let Observed::Present(now) = model.observe(&entry.path) else { panic!("it is there") };
+        assert_ne!(now, record.identity);
+    }
+
+    #[test]
+    fn folders_keep_their_group_and_follow_the_umask() {
+        let (_place, model) = model();
+        std::fs::set_permissions(model.path(), std::fs::Permissions::from_mode(0o2775)).unwrap();
+        let entry = lfs_entry("sub/a", b"x");
+        verified(&model, &entry, b"x").publish(&model).unwrap();
+        let plain = model.path().join("plain");
+        std::fs::create_dir(&plain).unwrap();
+        let of = |path: &std::path::Path| {
+            let meta = std::fs::metadata(path).unwrap();
+            (meta.mode() & 0o7777, meta.gid())
+        };
+        assert_eq!(of(&model.path().join("sub")), of(&plain));
+        assert_eq!(of(&plain).0 & 0o2000, 0o2000);
+    }
+
+    #[test]
+    fn a_staged_file_is_found_whole_after_a_restart() {
+        let (_place, model) = model();
+        let data = bytes(500);
+        let entry = lfs_entry("a", &data);
+        let staged = verified(&model, &entry, &data).stage().unwrap();
+        assert_eq!(model.observe(&entry.path), Observed::Missing);
+        let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
+        assert!(resumed.durable.is_whole(entry.size));
+        drop(resumed);
+        staged.publish(&model).unwrap();
+        assert_eq!(std::fs::read(model.path_of(&entry.path)).unwrap(), data);
+    }
+
+    #[test]
+    fn bad_bytes_go_to_the_quarantine() {
+        let (place, model) = model();
+        let volume = super::super::Volume::create(place.path()).unwrap();
+        let entry = lfs_entry("a", b"right");
+        let kept = sealed(&model, &entry, b"wrong").quarantine(&volume.quarantine().unwrap()).unwrap();
+        assert_eq!(std::fs::read(kept).unwrap(), b"wrong");
+        assert!(names(&model.path().join(".muster/partial")).is_empty());
+    }
+}

@@ -112,3 +112,36 @@ impl ModelDir {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{lfs_entry, model, names, verified};
+    use super::*;
+
+    #[test]
+    fn the_oldest_make_room() {
+        let (place, model) = model();
+        let volume = super::super::Volume::create(place.path()).unwrap();
+        let quarantine = volume.quarantine().unwrap();
+        for i in 0..FILES_MAX + 3 {
+            std::fs::write(model.path().join("bad"), i.to_string()).unwrap();
+            let kept = model.quarantine(&RepoPath::parse("bad").unwrap(), &quarantine).unwrap();
+            assert_eq!(std::fs::read_to_string(kept).unwrap(), i.to_string());
+        }
+        let left = names(quarantine.dir.path());
+        assert_eq!(left.len(), FILES_MAX);
+        assert_eq!(left[0], "0000000004-bad");
+        assert!(quarantine.used_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_the_final_name_is_free() {
+        let (place, model) = model();
+        let volume = super::super::Volume::create(place.path()).unwrap();
+        let entry = lfs_entry(&format!("sub/{}", "ü".repeat(127)), b"x");
+        verified(&model, &entry, b"x").publish(&model).unwrap();
+        let kept = model.quarantine(&entry.path, &volume.quarantine().unwrap()).unwrap();
+        assert!(kept.file_name().unwrap().len() < 180);
+        verified(&model, &entry, b"x").publish(&model).unwrap();
+    }
+}

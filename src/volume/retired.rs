@@ -79,3 +79,42 @@ impl ModelDir {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{lfs_entry, model, names, verified};
+    use super::*;
+
+    #[test]
+    fn retired_files_stay_until_they_are_old_enough() {
+        let (_place, model) = model();
+        let commit = CommitId::from_bytes([7; 20]);
+        let (a, b) = (lfs_entry("sub/a", b"four"), lfs_entry("b", b"one"));
+        for (entry, data) in [(&a, &b"four"[..]), (&b, b"one")] {
+            verified(&model, entry, data).publish(&model).unwrap();
+            assert!(model.retire(&entry.path, &commit).unwrap());
+            assert!(!model.retire(&entry.path, &commit).unwrap());
+        }
+        let place = model.path().join(".muster/retired").join(commit.to_string());
+        assert_eq!(std::fs::read(place.join("sub/a")).unwrap(), b"four");
+        assert_eq!(model.retired_bytes().unwrap(), 7);
+        assert_eq!(model.empty_retired(Duration::from_secs(3600)).unwrap(), 0);
+        assert_eq!(model.empty_retired(Duration::ZERO).unwrap(), 7);
+        assert!(names(&model.path().join(".muster/retired")).is_empty());
+        model.remove_empty_folders().unwrap();
+        assert_eq!(names(model.path()), [".muster"]);
+    }
+
+    #[test]
+    fn a_launcher_keeps_reading_what_was_retired() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", b"old");
+        verified(&model, &entry, b"old").publish(&model).unwrap();
+        let open = model.open_published(&entry.path).unwrap();
+        model.retire(&entry.path, &CommitId::from_bytes([1; 20])).unwrap();
+        verified(&model, &lfs_entry("a", b"new"), b"new").publish(&model).unwrap();
+        let mut bytes = [0; 3];
+        open.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"old");
+    }
+}
