@@ -4,6 +4,8 @@
 //! fenced, that is renamed so that a late publish of that writer fails, and its claimed ranges
 //! are copied; only a provably dead writer's file is taken as it is.
 
+use std::collections::HashSet;
+
 use rustix::fs::FileType;
 
 use super::claims_file;
@@ -87,41 +89,29 @@ impl Leftover {
 /// are removed.
 pub fn fence(model: &ModelDir, ours: WriterId) -> Result<Vec<Leftover>> {
     let dir = model.partials()?;
-    let mut found = leftovers(model)?;
-    found.retain(|leftover| leftover.writer() != ours);
-    for leftover in &mut found {
+    let Found { partials, orphans } = find(&dir)?;
+    let mut fenced = Vec::new();
+    for mut leftover in partials.into_iter().filter(|leftover| leftover.writer() != ours) {
         match leftover.fence(&dir) {
             // Its writer was faster: it is published or gone, and the final name will tell.
-            Err(error) if error.is_missing() => leftover.size = 0,
-            other => other?,
+            Err(error) if error.is_missing() => {}
+            Err(error) => return Err(error),
+            Ok(()) => fenced.push(leftover),
         }
     }
+    for orphan in orphans.iter().filter(|orphan| orphan.writer != ours) {
+        dir.remove(&orphan.claims())?;
+    }
     dir.sync()?;
-    Ok(found)
+    Ok(fenced)
 }
 
 /// The partials in a model directory, of whatever writer.
 pub fn leftovers(model: &ModelDir) -> Result<Vec<Leftover>> {
-    let Some(dir) = existing_partials(model)? else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    let mut claims = Vec::new();
-    for entry in dir.list()? {
-        let Some((name, part)) = PartialName::parse(&entry.name) else { continue };
-        // A link or folder with such a name was planted; it is left alone.
-        let stat = dir.look(&entry.name)?.filter(|stat| kind_of(stat) == FileType::RegularFile);
-        let Some(stat) = stat else { continue };
-        match part {
-            Part::Claims => claims.push(name),
-            Part::Fenced | Part::Partial => {
-                found.push(Leftover { name, fenced: part == Part::Fenced, size: size_of(&stat), has_claims: false });
-            }
-        }
+    match existing_partials(model)? {
+        None => Ok(Vec::new()),
+        Some(dir) => Ok(find(&dir)?.partials),
     }
-    for leftover in &mut found {
-        leftover.has_claims = claims.contains(&leftover.name);
-    }
-    found.sort_by(|a, b| (&a.name.path, a.writer()).cmp(&(&b.name.path, b.writer())));
-    Ok(found)
 }
 
 impl Partial {
@@ -153,6 +143,37 @@ impl Partial {
             TakeOver::Copy => copy(Self::create(model, entry, writer)?, &dir, &leftover, &claimed, go_on),
         }
     }
+}
+
+/// What is in the folder of the partials.
+struct Found {
+    partials: Vec<Leftover>,
+    /// Claims without a partial.
+    orphans: HashSet<PartialName>,
+}
+
+fn find(dir: &Dir) -> Result<Found> {
+    let mut partials = Vec::new();
+    let mut claims = HashSet::new();
+    for entry in dir.list()? {
+        let Some((name, part)) = PartialName::parse(&entry.name) else { continue };
+        // A link or folder with such a name was planted; it is left alone.
+        let stat = dir.look(&entry.name)?.filter(|stat| kind_of(stat) == FileType::RegularFile);
+        let Some(stat) = stat else { continue };
+        match part {
+            Part::Claims => {
+                claims.insert(name);
+            }
+            Part::Fenced | Part::Partial => {
+                partials.push(Leftover { name, fenced: part == Part::Fenced, size: size_of(&stat), has_claims: false });
+            }
+        }
+    }
+    for leftover in &mut partials {
+        leftover.has_claims = claims.remove(&leftover.name);
+    }
+    partials.sort_by(|a, b| (&a.name.path, a.writer()).cmp(&(&b.name.path, b.writer())));
+    Ok(Found { partials, orphans: claims })
 }
 
 fn take_in_place(place: Place, leftover: &Leftover, claimed: RangeSet, same_boot: bool) -> Result<Resumed> {
@@ -352,6 +373,17 @@ mod tests {
         assert!(Partial::resume(&model, &b, OURS).unwrap().is_some());
         let resumed = Partial::take_over(&model, &a, OURS, first[0].clone(), HERE, &|| true).unwrap();
         assert_eq!(resumed.durable, set(&[(0, 50)]));
+    }
+
+    #[test]
+    fn claims_without_a_partial_go_when_their_writer_is_fenced() {
+        let (_place, model) = model();
+        let folder = model.path().join(".muster/partial");
+        let of = |writer| PartialName::of(&lfs_entry("a", b"").path, writer).claims();
+        std::fs::write(folder.join(of(THEIRS)), b"").unwrap();
+        std::fs::write(folder.join(of(OURS)), b"").unwrap();
+        assert!(fence(&model, OURS).unwrap().is_empty());
+        assert_eq!(names(&folder), [of(OURS)]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io::{Read as _, Write as _};
 
 use super::dir::Dir;
 use super::error::{Result, Step, VolumeError};
+use super::small_file::Temp;
 use super::writer::PartialName;
 use crate::core::claims;
 use crate::core::manifest::FileEntry;
@@ -23,15 +24,18 @@ pub(super) struct ClaimsFile {
 }
 
 impl ClaimsFile {
-    /// Makes the claims file of a partial, with these ranges in it, in place of an earlier one.
-    /// Both names, the partial's and its own, are durable afterwards.
+    /// Makes the claims file of a partial, with these ranges in it. An earlier one stands until
+    /// the new one is durable. Both names, the partial's and its own, are durable afterwards.
     pub(super) fn create(dir: &Dir, name: &PartialName, entry: &FileEntry, ranges: &RangeSet) -> Result<Self> {
         let claims = name.claims();
-        dir.remove(&claims)?;
-        let mut this = Self { file: dir.create_file(&claims)? };
+        let temp = Temp::create(dir, "claims")?;
+        // The same open file under another descriptor: it goes on where this one ends.
+        let file = temp.file.try_clone().map_err(|e| VolumeError::new(Step::Create, dir.shown(&claims), e))?;
+        let mut this = Self { file };
         let mut bytes = claims::header(entry).to_vec();
         ranges.iter().for_each(|range| bytes.extend(claims::record(entry, &range)));
         this.write(&bytes).map_err(|(step, e)| VolumeError::new(step, dir.shown(&claims), e))?;
+        temp.rename_to(&claims)?;
         dir.sync()?;
         Ok(this)
     }

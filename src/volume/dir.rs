@@ -4,6 +4,7 @@
 //! symbolic link, in no component, so nothing outside can be reached. The kernel enforces it
 //! (`openat2` with `RESOLVE_BENEATH`); where it cannot, each component is opened by itself.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -49,13 +50,11 @@ impl Dir {
     pub fn create(path: &Path) -> Result<Self> {
         match Self::open(path) {
             Err(error) if error.is_missing() => {
-                std::fs::create_dir_all(path).map_err(|e| VolumeError::new(Step::CreateFolder, path, e))?;
-                let made = Self::open(path)?;
-                // Its name has to survive as well; a parent that cannot be read is the user's.
-                if let Some(Ok(parent)) = path.parent().map(Self::open) {
-                    let _unreadable = parent.sync();
-                }
-                Ok(made)
+                let Some(name) = path.file_name() else { return Err(error) };
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let parent = Self::create(parent.unwrap_or(Path::new(".")))?;
+                parent.make_one(name, FOLDER_MODE)?;
+                Self::open(path)
             }
             other => other,
         }
@@ -93,13 +92,17 @@ impl Dir {
             other => return other,
         }
         name.split('/').try_fold(self.clone(), |dir, component| {
-            match rustix::fs::mkdirat(&dir.fd, component, mode) {
-                Ok(()) => dir.sync()?,
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(VolumeError::new(Step::CreateFolder, dir.shown(component), error)),
-            }
+            dir.make_one(component.as_ref(), mode)?;
             dir.folder(component)
         })
+    }
+
+    fn make_one(&self, name: &OsStr, mode: Mode) -> Result<()> {
+        match rustix::fs::mkdirat(&self.fd, name, mode) {
+            Ok(()) => self.sync(),
+            Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(VolumeError::new(Step::CreateFolder, self.path.join(name), error)),
+        }
     }
 
     /// Opens a file for reading. Never waits: a pipe or device opens at once and is found out by
@@ -115,7 +118,13 @@ impl Dir {
 
     fn open_with(&self, name: &str, access: OFlags) -> Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::from(self.open_raw(name, flags, Mode::empty(), Step::Open)?);
+        let file = match self.open_raw(name, flags, Mode::empty(), Step::Open) {
+            // Sockets, devices that are not there, and folders to write into do not even open.
+            Err(error) if matches!(error.errno(), Some(Errno::NXIO | Errno::NODEV | Errno::ISDIR)) => {
+                return Err(VolumeError::NotRegular { path: self.shown(name) });
+            }
+            other => File::from(other?),
+        };
         let stat = stat_of(&file).map_err(|e| VolumeError::new(Step::Look, self.shown(name), e))?;
         if kind_of(&stat) != FileType::RegularFile {
             return Err(VolumeError::NotRegular { path: self.shown(name) });
@@ -390,10 +399,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_neither_blocks_nor_passes_for_a_file() {
+    fn whatever_is_no_file_neither_blocks_nor_passes_for_one() {
         let (_place, dir) = place();
         rustix::fs::mknodat(&dir, "pipe", FileType::Fifo, FILE_MODE, 0).unwrap();
-        assert!(matches!(dir.open_file("pipe"), Err(VolumeError::NotRegular { .. })));
+        rustix::fs::mknodat(&dir, "socket", FileType::Socket, FILE_MODE, 0).unwrap();
+        dir.make_folder("folder").unwrap();
+        for name in ["pipe", "socket", "folder"] {
+            assert!(matches!(dir.open_file(name), Err(VolumeError::NotRegular { .. })), "{name}");
+            assert!(matches!(dir.open_for_writing(name), Err(VolumeError::NotRegular { .. })), "{name}");
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl ModelDir {
         let own = this.make_own()?;
         small_file::sweep(&own)?;
         in_use::make(&own)?;
-        own.make_folder(PARTIALS)?;
+        small_file::sweep(&own.make_folder(PARTIALS)?)?;
         Ok(this)
     }
 

@@ -64,12 +64,48 @@ impl Volume {
 
 fn remove_tree(parent: &Dir, name: &str) -> Result<()> {
     let dir = match parent.folder(name) {
-        Ok(dir) => dir,
+        Err(error) if error.is_missing() => return Ok(()),
         // A link or a file: it goes by its name, never through it.
-        Err(_) => return parent.remove(name).map(drop),
+        Err(VolumeError::Steered { .. }) => return parent.remove(name).map(drop),
+        other => other?,
     };
-    for entry in dir.list()? {
-        remove_tree(&dir, &entry.name)?;
+    let walk = dir.walk(|_| true)?;
+    for file in walk.files {
+        dir.remove(&file.name)?;
+    }
+    for folder in walk.folders {
+        dir.remove_folder(&folder)?;
     }
     parent.remove_folder(name).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::names;
+    use super::*;
+
+    #[test]
+    fn a_model_goes_in_one_step_and_links_in_it_lead_nowhere() {
+        let place = tempfile::tempdir().unwrap();
+        let outside = place.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("precious"), b"").unwrap();
+        let volume = Volume::create(&place.path().join("volume")).unwrap();
+        let name = ModelName::parse("org/m").unwrap();
+        for _ in 0..2 {
+            let model = volume.create_model(&name).unwrap();
+            std::os::unix::fs::symlink(&outside, model.path().join("link")).unwrap();
+            std::fs::create_dir_all(model.path().join("a/b")).unwrap();
+            std::fs::write(model.path().join("a/b/file"), b"x").unwrap();
+            assert!(volume.retire_model(&name).unwrap());
+            assert!(volume.model(&name).unwrap().is_none());
+        }
+        assert!(!volume.retire_model(&name).unwrap());
+        let retired = volume.path().join(".muster/retired");
+        volume.empty_retired_models(Duration::from_secs(3600)).unwrap();
+        assert_eq!(names(&retired), ["org--m.0", "org--m.1"]);
+        volume.empty_retired_models(Duration::ZERO).unwrap();
+        assert!(names(&retired).is_empty());
+        assert_eq!(names(&outside), ["precious"]);
+    }
 }

@@ -112,7 +112,7 @@ impl<'a> Temp<'a> {
         Ok(temp)
     }
 
-    fn rename_to(mut self, name: &str) -> Result<()> {
+    pub(super) fn rename_to(mut self, name: &str) -> Result<()> {
         self.dir.rename(&self.name, self.dir, name)?;
         self.renamed = true;
         Ok(())

@@ -95,7 +95,7 @@ impl PathHash {
 }
 
 /// The names of one partial and its claims.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PartialName {
     pub(super) path: PathHash,
     pub(super) writer: WriterId,
