@@ -117,7 +117,19 @@ impl Decision {
     pub fn code(&self) -> Option<Code> {
         const GRAVEST_FIRST: [Code; 6] =
             [Code::UnknownModel, Code::Refused, Code::Corrupt, Code::Incomplete, Code::Held, Code::CouldNotCheck];
-        GRAVEST_FIRST.into_iter().find(|code| self.reasons.iter().any(|reason| reason.why.code() == *code))
+        let failed = self.reasons.iter().find(|reason| matches!(reason.why, Why::PullFailed { .. }));
+        let gravest =
+            || GRAVEST_FIRST.into_iter().find(|code| self.reasons.iter().any(|reason| reason.why.code() == *code));
+        failed.map(|reason| reason.why.code()).or_else(gravest)
+    }
+
+    /// The same, when whoever pulls the model has given up: that outcome explains the others.
+    #[must_use]
+    pub fn after_failed_pull(mut self, code: Code, message: String) -> Self {
+        if !self.is_open() {
+            self.reasons.push(Reason { file: None, why: Why::PullFailed { code, message } });
+        }
+        self
     }
 
     /// 0 when open, else the code's.
@@ -232,7 +244,7 @@ mod tests {
     #[test]
     fn a_reason_about_the_whole_directory_has_its_own_code() {
         for (why, exit) in [
-            (Why::NeverPulled, 13),
+            (Why::NeverPulled { looked: String::new() }, 13),
             (Why::ManifestUnreadable { why: String::new() }, 18),
             (Why::OtherManifest { expected: Sha256::from_bytes([1; 32]), found: Sha256::from_bytes([2; 32]) }, 12),
             (Why::OtherCommit { expected: Revision::default(), found: CommitId::from_bytes([1; 20]) }, 10),

@@ -16,7 +16,10 @@ use super::units;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
     /// There is no manifest: nothing was ever pulled here.
-    NeverPulled,
+    NeverPulled {
+        /// Where was looked, in words.
+        looked: String,
+    },
     /// The manifest cannot be read or understood.
     ManifestUnreadable {
         /// What went wrong.
@@ -57,6 +60,13 @@ pub enum Why {
     },
     /// A writer is changing the directory right now.
     Held,
+    /// Whoever pulls the model has given up.
+    PullFailed {
+        /// With what outcome.
+        code: Code,
+        /// In its words.
+        message: String,
+    },
     /// The directory kept changing while it was checked.
     Unsteady,
     /// The file is not there.
@@ -105,9 +115,10 @@ impl Why {
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
-            Self::NeverPulled => Code::UnknownModel,
+            Self::NeverPulled { .. } => Code::UnknownModel,
             Self::OtherManifest { .. } => Code::Refused,
             Self::Held => Code::Held,
+            Self::PullFailed { code, .. } => *code,
             Self::Size { .. } | Self::NotRegular | Self::Bytes { .. } => Code::Corrupt,
             Self::OtherCommit { .. }
             | Self::NoReceipt
@@ -151,6 +162,7 @@ impl Why {
             | Self::ReceiptUnreadable { why }
             | Self::ReceiptDamaged { why }
             | Self::Unreadable { why } => Some(why.clone()),
+            Self::PullFailed { message: words, .. } | Self::NeverPulled { looked: words } => Some(words.clone()),
             _ => None,
         }
     }
@@ -168,7 +180,7 @@ impl fmt::Display for Reason {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NeverPulled => f.write_str("never pulled: there is no manifest"),
+            Self::NeverPulled { looked } => f.write_str(looked),
             Self::ManifestUnreadable { why } => write!(f, "the manifest could not be read: {why}"),
             Self::OtherManifest { expected, found } => {
                 write!(f, "manifest {}… is here, {}… was demanded", found.short(), expected.short())
@@ -181,6 +193,7 @@ impl fmt::Display for Why {
             Self::ReceiptOfOther { .. } => f.write_str("the receipt is for another manifest"),
             Self::ReceiptUnreadable { why } => write!(f, "the receipt could not be read: {why}"),
             Self::Held => f.write_str("a writer is changing this directory"),
+            Self::PullFailed { message, .. } => write!(f, "the pull failed: {message}"),
             Self::Unsteady => f.write_str("the directory kept changing while it was checked"),
             Self::Missing { size } => write!(f, "missing ({})", units::bytes(*size)),
             Self::Size { expected, found } if found < expected => {
