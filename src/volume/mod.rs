@@ -19,6 +19,7 @@ pub mod layout;
 pub mod model_dir;
 pub mod owner;
 pub mod partial;
+pub mod place;
 pub mod publish;
 pub mod quarantine;
 pub mod removal;
