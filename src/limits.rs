@@ -49,6 +49,9 @@ pub const CONFIG_MAX_BYTES: u64 = 1 << 20;
 /// Port of `muster mirror`, on the loopback address unless told otherwise.
 pub const MIRROR_PORT: u16 = 8642;
 
+/// How long a waiting gate bears that nothing moves.
+pub const GATE_STALL: Duration = Duration::from_secs(300);
+
 /// Plain progress lines come at most this often.
 pub const PROGRESS_LINE_EVERY: Duration = Duration::from_secs(5);
 /// A change of phase may come earlier, but no line sooner than this after the last.

@@ -1,2 +1,16 @@
-//! stub
+//! The gate: proof before launch.
+//!
+//! Owns the check of a model directory against its manifest and receipt, the wait for one that
+//! is not complete, and the hand-over to the launcher. Invariants (P2): it opens only on proof;
+//! it needs no network, daemon or database; and it writes nothing in the model directory. Only
+//! [`verify`](mod@verify), which is another verb, renews a receipt.
+
+pub mod check;
+pub mod exec;
 pub(crate) mod hash;
+pub mod outlook;
+pub mod remember;
+pub mod report;
+mod survey;
+pub mod verify;
+pub mod wait;

@@ -1,0 +1,280 @@
+//! One look at a model directory, and the verdict.
+//!
+//! Owns the order of DESIGN's steps: lock, manifest, receipt, every file, the receipt again.
+//! Invariants: nothing is written in the model directory; whatever cannot be read keeps the gate
+//! closed; and the verdict speaks of one state of the directory, not of a mixture.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::hash::{in_words, look_at};
+use super::remember::{Key, Memory, RememberError};
+use super::survey::Survey;
+use crate::clock;
+use crate::core::gate::{Decision, Outcome};
+use crate::core::identity::Observed;
+use crate::core::manifest::{Manifest, ManifestId};
+use crate::core::reason::{Reason, Why};
+use crate::core::receipt::{Receipt, ReceiptError};
+use crate::core::repo::Revision;
+use crate::core::repo_path::RepoPath;
+use crate::volume::in_use::{Attempt, InUse};
+use crate::volume::{ModelDir, VolumeError};
+
+/// Times a directory that changes under the check is looked at from the start.
+const ROUNDS_MAX: usize = 3;
+
+/// What is asked of a gate.
+#[derive(Debug, Clone, Default)]
+pub struct Question {
+    /// Hash everything, whatever the receipt says.
+    pub full: bool,
+    /// Closed (12) for any other manifest.
+    pub manifest_id: Option<ManifestId>,
+    /// Closed (10) for any other branch, tag or commit.
+    pub revision: Option<Revision>,
+    /// Where to remember what was hashed.
+    pub remember: Option<PathBuf>,
+    /// Hash nothing while another reason keeps the gate closed anyway: for a wait.
+    pub lazy: bool,
+}
+
+/// What is worth telling while a check goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Files are about to be hashed.
+    Hashing {
+        /// How many.
+        files: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// The directory cannot be locked, so an update could not know of the launcher.
+    NoLock,
+    /// What was hashed will have to be hashed again next time.
+    NotRemembered {
+        /// Why.
+        why: String,
+    },
+    /// `verify` could not renew the receipt or set it aside.
+    ReceiptKept {
+        /// Why.
+        why: String,
+    },
+    /// `verify` could not set a bad file aside.
+    NotQuarantined {
+        /// The file.
+        file: RepoPath,
+        /// Why.
+        why: String,
+    },
+}
+
+/// The verdict, and what was seen.
+#[derive(Debug)]
+pub struct Answer {
+    /// The directory, as an absolute path.
+    pub directory: PathBuf,
+    /// Its manifest, or that of a first pull that has not ended.
+    pub manifest: Option<Manifest>,
+    /// Open, or closed and why.
+    pub decision: Decision,
+    /// How long it took.
+    pub took: Duration,
+    /// The lock that keeps the directory as it is, where it could be taken and the gate is open.
+    pub lock: Option<InUse>,
+}
+
+impl Answer {
+    /// For a model of which only the place where it would be is known; `looked` says in words
+    /// where it was looked for.
+    #[must_use]
+    pub fn unknown(directory: &Path, looked: String) -> Self {
+        let decision = Decision::closed(Why::NeverPulled { looked }, None, vec![]);
+        Self { directory: directory.to_owned(), manifest: None, decision, took: Duration::ZERO, lock: None }
+    }
+}
+
+/// A gate in front of one directory. It may be asked several times: what it hashed once it does
+/// not hash again.
+#[derive(Debug)]
+pub struct Gate {
+    directory: PathBuf,
+    question: Question,
+    /// Hashed by this gate itself.
+    fresh: Memory,
+}
+
+/// Where a check tells what it does; heard from several threads.
+pub struct Listener<'a> {
+    /// Notices, in order.
+    pub notice: &'a (dyn Fn(Notice) + Sync),
+    /// Bytes hashed, read by read.
+    pub bytes: &'a (dyn Fn(u64) + Sync),
+}
+
+enum Round {
+    Done(Decision, Option<Manifest>, Option<InUse>),
+    /// Something changed meanwhile: look again.
+    Changed,
+}
+
+impl Gate {
+    /// A gate in front of `directory`, which need not exist.
+    #[must_use]
+    pub fn new(directory: &Path, question: Question) -> Self {
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        Self { directory, question, fresh: Memory::default() }
+    }
+
+    /// Looks at the directory and decides.
+    pub fn check(&mut self, listener: &Listener<'_>) -> Answer {
+        let started = clock::since_boot();
+        let (decision, manifest, lock) = self.rounds(listener);
+        let lock = lock.filter(|_| decision.is_open());
+        let took = clock::since_boot().saturating_sub(started);
+        Answer { directory: self.directory.clone(), manifest, decision, took, lock }
+    }
+
+    fn rounds(&mut self, listener: &Listener<'_>) -> (Decision, Option<Manifest>, Option<InUse>) {
+        for _ in 0..ROUNDS_MAX {
+            if let Round::Done(decision, manifest, lock) = self.round(listener) {
+                return (decision, manifest, lock);
+            }
+        }
+        (Decision::closed(Why::Unsteady, None, vec![]), None, None)
+    }
+
+    fn round(&mut self, listener: &Listener<'_>) -> Round {
+        let closed = |why, manifest: Option<Manifest>| {
+            Round::Done(Decision::closed(why, manifest.as_ref(), vec![]), manifest, None)
+        };
+        let dir = match ModelDir::open(&self.directory) {
+            Ok(dir) => dir,
+            Err(error) => return closed(unopened(&error), None),
+        };
+        let lock = match dir.lock_shared() {
+            Attempt::Taken(lock) => Some(lock),
+            Attempt::Held => return closed(Why::Held, dir.manifest().ok().flatten()),
+            Attempt::Unknown | Attempt::Unavailable => None,
+        };
+        let manifest = match load_manifest(&dir) {
+            Ok(manifest) => manifest,
+            Err(why) => return closed(why, None),
+        };
+        if let Some(why) = self.unwanted(&manifest) {
+            return closed(why, Some(manifest));
+        }
+        let stored = dir.receipt_bytes();
+        let receipt = match &stored {
+            Ok(Some(bytes)) => Receipt::from_json(bytes, &manifest).map_err(unusable),
+            Ok(None) => Err(Why::NoReceipt),
+            Err(error) => Err(Why::ReceiptUnreadable { why: in_words(error) }),
+        };
+        let decision = match receipt {
+            Ok(receipt) => self.files(&dir, &manifest, &receipt, listener),
+            Err(why) => Some(Decision::closed(why, Some(&manifest), missing_files(&dir, &manifest))),
+        };
+        let Some(decision) = decision else { return Round::Changed };
+        if let (Ok(before), Ok(now)) = (&stored, dir.receipt_bytes())
+            && *before != now
+        {
+            return Round::Changed;
+        }
+        if lock.is_none() && decision.is_open() {
+            (listener.notice)(Notice::NoLock);
+        }
+        Round::Done(decision, Some(manifest), lock)
+    }
+
+    fn unwanted(&self, manifest: &Manifest) -> Option<Why> {
+        let source = manifest.source();
+        if let Some(expected) = self.question.manifest_id.filter(|id| *id != manifest.id()) {
+            return Some(Why::OtherManifest { expected, found: manifest.id() });
+        }
+        let expected = self.question.revision.clone()?;
+        let same = expected == source.revision || expected.as_commit() == Some(source.commit);
+        (!same).then_some(Why::OtherCommit { expected, found: source.commit })
+    }
+
+    /// Judges every file; none when one changed after it was judged.
+    fn files(
+        &mut self,
+        dir: &ModelDir,
+        manifest: &Manifest,
+        receipt: &Receipt,
+        listener: &Listener<'_>,
+    ) -> Option<Decision> {
+        let mut survey = Survey::look(dir, manifest);
+        if !self.question.full {
+            survey.trust(Outcome::Trusted, |at, _| receipt.files().get(at).map(|record| record.identity));
+        }
+        survey.trust(Outcome::Hashed, |_, entry| self.fresh.verified(entry));
+        let mut memory = if survey.is_settled() { None } else { self.recall(dir, manifest, listener) };
+        if let Some(memory) = memory.as_ref().filter(|_| !self.question.full) {
+            survey.trust(Outcome::Trusted, |_, entry| memory.verified(entry));
+        }
+        if survey.is_settled() || (self.question.lazy && survey.has_bad()) {
+            return Some(survey.decide());
+        }
+        let (files, bytes) = survey.left();
+        (listener.notice)(Notice::Hashing { files, bytes });
+        for (entry, identity) in survey.hash(receipt, listener.bytes) {
+            self.fresh.learn(entry, identity);
+            if let Some(memory) = &mut memory {
+                memory.learn(entry, identity);
+            }
+        }
+        if let Some(Err(error)) = memory.as_mut().map(Memory::save) {
+            (listener.notice)(Notice::NotRemembered { why: in_words(&error) });
+        }
+        // Hashing took its time: what was judged right must still be what it was.
+        survey.still_holds().then(|| survey.decide())
+    }
+
+    /// What earlier gates hashed here.
+    fn recall(&self, dir: &ModelDir, manifest: &Manifest, listener: &Listener<'_>) -> Option<Memory> {
+        let place = self.question.remember.as_ref()?;
+        let memory = dir.place().map_err(RememberError::from).and_then(|(directory, device)| {
+            let directory = directory.to_string_lossy().into_owned();
+            Memory::open(place, Key { manifest: manifest.id(), directory, device })
+        });
+        memory.map_err(|error| (listener.notice)(Notice::NotRemembered { why: in_words(&error) })).ok()
+    }
+}
+
+/// Why there is nothing to look at.
+pub(super) fn unopened(error: &VolumeError) -> Why {
+    let words = in_words(error);
+    if error.is_missing() { Why::NeverPulled { looked: words } } else { Why::ManifestUnreadable { why: words } }
+}
+
+/// The manifest, or that of a first pull under way.
+pub(super) fn load_manifest(dir: &ModelDir) -> Result<Manifest, Why> {
+    let unreadable = |error| Why::ManifestUnreadable { why: in_words(&error) };
+    let manifest = dir.manifest().map_err(unreadable)?;
+    match manifest {
+        Some(manifest) => Ok(manifest),
+        None => dir.pending_manifest().map_err(unreadable)?.ok_or_else(|| {
+            let looked = format!("{} is no model directory: it has no manifest", dir.path().display());
+            Why::NeverPulled { looked }
+        }),
+    }
+}
+
+fn unusable(error: ReceiptError) -> Why {
+    match error {
+        ReceiptError::OtherManifest { expected, found } => Why::ReceiptOfOther { expected, found },
+        ReceiptError::Schema { .. } => Why::ReceiptUnreadable { why: in_words(&error) },
+        ReceiptError::Json(_) | ReceiptError::Unproved { .. } => Why::ReceiptDamaged { why: in_words(&error) },
+    }
+}
+
+/// Without a receipt no file is believed, but those that are not there can be named.
+pub(super) fn missing_files(dir: &ModelDir, manifest: &Manifest) -> Vec<Reason> {
+    let looks = look_at(manifest.files(), |entry| dir.observe(&entry.path));
+    let missing = manifest.files().iter().zip(looks).filter(|(_, look)| *look == Observed::Missing);
+    missing
+        .map(|(entry, _)| Reason { file: Some(entry.path.clone()), why: Why::Missing { size: entry.size } })
+        .collect()
+}

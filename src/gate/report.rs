@@ -1,0 +1,311 @@
+//! What the gate says to people and to programs.
+//!
+//! Owns the JSON form (`api/schema/gate.v1.json`), the line for people and the hints. Says
+//! nothing that the [`Answer`] does not hold.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::check::Answer;
+use super::verify::{ReceiptFate, Verified};
+use crate::core::code::Code;
+use crate::core::gate::Tally;
+use crate::core::manifest::{Manifest, ManifestId};
+use crate::core::model_name::ModelName;
+use crate::core::reason::{Reason, Why};
+use crate::core::repo::CommitId;
+use crate::core::repo_path::RepoPath;
+use crate::core::units;
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+/// Most reasons that people are shown.
+const SHOWN_MAX: usize = 10;
+
+/// The model as the caller named it, and the commands that would help there.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// Its name on the volume; none for a directory elsewhere.
+    pub id: Option<ModelName>,
+    /// The command that pulls it, once its repository is known.
+    pub pull: Option<String>,
+    /// The command that verifies it.
+    pub verify: String,
+    /// What to do when there is no such model.
+    pub unknown: String,
+}
+
+/// The JSON form.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    schema: u32,
+    id: Option<ModelName>,
+    directory: String,
+    commit: Option<CommitId>,
+    manifest_id: Option<ManifestId>,
+    selection: Option<String>,
+    verdict: &'static str,
+    exit_code: u8,
+    files: Files,
+    shards: Shards,
+    bytes: Bytes,
+    elapsed_ms: u64,
+    reasons: Vec<ReasonReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct Files {
+    total: u64,
+    trusted: u64,
+    hashed: u64,
+    bad: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Shards {
+    total: u64,
+    verified: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Bytes {
+    total: u64,
+    hashed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ReasonReport {
+    file: Option<RepoPath>,
+    code: Code,
+    expected: Option<String>,
+    found: Option<String>,
+    hint: Option<String>,
+}
+
+/// The JSON form of `verify`.
+#[derive(Debug, Serialize)]
+pub struct VerifyReport {
+    #[serde(flatten)]
+    report: Report,
+    receipt: ReceiptFate,
+    quarantined: Vec<QuarantineReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct QuarantineReport {
+    file: RepoPath,
+    place: String,
+}
+
+impl VerifyReport {
+    /// Of what was found and done.
+    #[must_use]
+    pub fn new(verified: &Verified, subject: &Subject, exit_code: u8) -> Self {
+        let mut report = Report::new(&verified.answer, subject, exit_code);
+        report.verdict = if verified.answer.decision.is_open() { "verified" } else { "not_verified" };
+        let quarantined = verified
+            .quarantined
+            .iter()
+            .map(|(file, place)| QuarantineReport { file: file.clone(), place: place.to_string_lossy().into_owned() });
+        Self { report, receipt: verified.receipt, quarantined: quarantined.collect() }
+    }
+}
+
+impl Report {
+    /// Of an answer; `exit_code` is the verb's, which is another than the verdict's own when a
+    /// wait ran out.
+    #[must_use]
+    pub fn new(answer: &Answer, subject: &Subject, exit_code: u8) -> Self {
+        let tally = *answer.decision.tally();
+        let reasons = answer.decision.reasons().into_iter().map(|reason| ReasonReport {
+            file: reason.file.clone(),
+            code: reason.why.code(),
+            expected: reason.why.expected(),
+            found: reason.why.found(),
+            hint: Fix::of(&reason.why).hint(1, size_of(reason, answer.manifest.as_ref()), subject),
+        });
+        let source = answer.manifest.as_ref().map(Manifest::source);
+        Self {
+            schema: SCHEMA,
+            id: subject.id.clone(),
+            directory: answer.directory.to_string_lossy().into_owned(),
+            commit: source.map(|source| source.commit),
+            manifest_id: answer.manifest.as_ref().map(Manifest::id),
+            selection: source.filter(|s| !s.selection.is_everything()).map(|s| s.selection.to_string()),
+            verdict: if answer.decision.is_open() { "open" } else { "closed" },
+            exit_code,
+            files: Files { total: tally.files, trusted: tally.trusted, hashed: tally.hashed, bad: tally.bad },
+            shards: Shards { total: tally.shards, verified: tally.shards_verified },
+            bytes: Bytes { total: tally.bytes, hashed: tally.bytes_hashed },
+            elapsed_ms: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
+            reasons: reasons.collect(),
+        }
+    }
+
+    /// The JSON form and a line end.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("a report has string keys only");
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
+/// The words of a verdict, as a verb says them.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// Every file is right.
+    pub good: &'static str,
+    /// Not so.
+    pub bad: &'static str,
+}
+
+/// The words of the gate.
+pub const GATE: Words = Words { good: "open", bad: "closed" };
+/// The words of `verify`.
+pub const VERIFY: Words = Words { good: "verified", bad: "not verified" };
+
+/// The verdict for people: one line when open, one for each of the first reasons when closed.
+/// `exit` is the verb's, which is another than the verdict's own when a wait ran out.
+#[must_use]
+pub fn verdict(answer: &Answer, exit: u8, words: Words) -> String {
+    let reasons = answer.decision.reasons();
+    let Some(first) = reasons.first() else { return open_line(answer, words.good) };
+    let ended = match exit {
+        _ if exit == Code::Stalled.exit() => "nothing moved for too long; ",
+        _ if exit == Code::TimedOut.exit() => "out of time; ",
+        _ => "",
+    };
+    let mut text = format!("{} ({exit}): {ended}{first}", words.bad);
+    for reason in reasons.iter().take(SHOWN_MAX).skip(1) {
+        let _infallible = write!(text, "\n  {reason}");
+    }
+    if let Some(more) = reasons.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
+        let _infallible = write!(text, "\n  and {more} more");
+    }
+    text
+}
+
+/// What to do about a closed gate: one hint for each kind of trouble, gravest first.
+#[must_use]
+pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
+    let mut fixes: Vec<(Fix, usize, u64)> = Vec::new();
+    for reason in answer.decision.reasons() {
+        let (fix, size) = (Fix::of(&reason.why), size_of(reason, answer.manifest.as_ref()));
+        match fixes.iter_mut().find(|(known, ..)| *known == fix) {
+            Some((_, count, bytes)) => (*count, *bytes) = (*count + 1, *bytes + size),
+            None => fixes.push((fix, 1, size)),
+        }
+    }
+    // A pull that fetches named files also completes the rest.
+    let fetches = fixes.iter().any(|(fix, ..)| *fix == Fix::Fetch);
+    fixes.retain(|(fix, ..)| !(fetches && *fix == Fix::Complete));
+    fixes.into_iter().filter_map(|(fix, count, bytes)| fix.hint(count, bytes, subject)).collect()
+}
+
+/// Before hashing: how much, and why.
+#[must_use]
+pub fn hashing_line(files: u64, bytes: u64, why: &str) -> String {
+    let what = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    format!("hashing {what}, {}: {why}", units::bytes(bytes))
+}
+
+fn open_line(answer: &Answer, word: &str) -> String {
+    let Tally { files, hashed, shards, bytes, bytes_hashed, .. } = *answer.decision.tally();
+    let count = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    let present = match shards {
+        0 => format!("{count} present and verified"),
+        _ => format!("{count}, all {shards} shards present and verified"),
+    };
+    let mut line = format!("{word}: {}, {present}", units::bytes(bytes));
+    if let Some(source) = answer.manifest.as_ref().map(Manifest::source) {
+        if !source.selection.is_everything() {
+            let _infallible = write!(line, ", selection {}", source.selection);
+        }
+        let _infallible = write!(line, ", commit {}…", source.commit.short());
+    }
+    let took = units::duration(answer.took);
+    let _infallible = match hashed {
+        0 => write!(line, " ({took})"),
+        _ => write!(line, " ({took}, {} hashed)", units::bytes(bytes_hashed)),
+    };
+    line
+}
+
+fn size_of(reason: &Reason, manifest: Option<&Manifest>) -> u64 {
+    reason.file.as_ref().and_then(|path| manifest?.file(path)).map_or(0, |entry| entry.size)
+}
+
+/// Kinds of help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fix {
+    /// Pull: named files are fetched again.
+    Fetch,
+    /// Pull: goes on to the end.
+    Complete,
+    /// The bytes are wrong behind an unchanged identity: first let `verify` set them aside.
+    Quarantine,
+    /// Look at the name.
+    Unknown,
+    /// Pull the revision that is wanted.
+    Revision,
+    /// Wait for a writer.
+    Wait,
+    /// Ask what became of the pull.
+    Status,
+    /// Make the files readable.
+    Readable,
+    /// Use a newer program.
+    Program,
+    /// The pinned manifest is not this one.
+    Pin,
+}
+
+impl Fix {
+    const fn of(why: &Why) -> Self {
+        match why {
+            Why::NeverPulled { .. } => Self::Unknown,
+            Why::OtherManifest { .. } => Self::Pin,
+            Why::OtherCommit { .. } => Self::Revision,
+            Why::NoReceipt | Why::ReceiptDamaged { .. } | Why::ReceiptOfOther { .. } => Self::Complete,
+            Why::Held | Why::Unsteady | Why::Changing => Self::Wait,
+            Why::PullFailed { .. } => Self::Status,
+            Why::Missing { .. } | Why::Size { .. } | Why::NotRegular => Self::Fetch,
+            Why::Bytes { disguised, .. } => {
+                if *disguised {
+                    Self::Quarantine
+                } else {
+                    Self::Fetch
+                }
+            }
+            Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } => Self::Program,
+            Why::Unreadable { .. } => Self::Readable,
+        }
+    }
+
+    /// The sentence for `count` files of `bytes` in all.
+    fn hint(self, count: usize, bytes: u64, subject: &Subject) -> Option<String> {
+        let Subject { pull, verify, unknown, .. } = subject;
+        let pull = pull.as_ref();
+        let (what, size) = (if count == 1 { "this file" } else { "these files" }, units::bytes(bytes));
+        match self {
+            Self::Fetch => pull.map(|pull| format!("{pull} fetches {what} again ({size})")),
+            Self::Complete => pull.map(|pull| format!("{pull} completes and verifies it; what is there is kept")),
+            Self::Quarantine => pull.map(|pull| {
+                format!("{verify} --quarantine sets {what} aside, then {pull} fetches {} again ({size})", it(count))
+            }),
+            Self::Unknown => Some(unknown.clone()),
+            Self::Revision => pull.map(|pull| format!("{pull} --revision REVISION brings the revision that is wanted")),
+            Self::Wait => Some("try again, or wait with --wait".to_owned()),
+            Self::Status => Some("muster status tells what became of the pull".to_owned()),
+            Self::Readable => Some("check the mount and the modes of the files, then try again".to_owned()),
+            Self::Program => Some(format!("check the mount and the program's version; {verify} tells more")),
+            Self::Pin => Some("pull the commit that was pinned, or correct --manifest-id".to_owned()),
+        }
+    }
+}
+
+const fn it(count: usize) -> &'static str {
+    if count == 1 { "it" } else { "them" }
+}
