@@ -24,6 +24,8 @@ pub enum Exit {
     Command(u8),
     /// A signal ended it: 128 and the signal's number.
     Signal(u8),
+    /// A command that was to be started did not start: 126 or 127, as a shell says it.
+    NotStarted(u8),
 }
 
 impl Exit {
@@ -35,6 +37,7 @@ impl Exit {
             Self::Code(code) => code.exit(),
             Self::Command(code) => code,
             Self::Signal(signal) => 128_u8.saturating_add(signal),
+            Self::NotStarted(number) => number,
         }
     }
 }

@@ -7,6 +7,8 @@
 pub mod args;
 pub mod commands;
 pub mod exit;
+pub mod hashing;
+pub mod model_ref;
 pub mod progress;
 pub mod repo_text;
 pub mod resolve;

@@ -1,15 +1,192 @@
-//! `muster gate`: decides whether a launcher may start.
+//! `muster gate`: decides whether a launcher may start, and starts it.
+//!
+//! The verdict is the result: on stdout, but on stderr when a command is about to have stdout.
 
-use crate::cli::args::GateArgs;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::cli::args::{GateArgs, Wait};
 use crate::cli::exit::{CliError, Exit, Failure};
-use crate::cli::{Context, resolve};
+use crate::cli::hashing::with_progress;
+use crate::cli::model_ref::{Located, Model, locate, subject};
+use crate::cli::resolve::{self, GateRequest, Then};
+use crate::cli::signals::Signals;
+use crate::cli::{Context, ui::Ui};
+use crate::clock;
 use crate::core::code::Code;
+use crate::core::manifest::Manifest;
+use crate::gate::check::{Answer, Gate, Question};
+use crate::gate::exec::hand_over;
+use crate::gate::outlook::Outlook;
+use crate::gate::report::{self, Report, Subject};
+use crate::gate::wait::{Patience, Step, Waiting};
+use crate::limits;
+use crate::volume::place::write_result;
 
 /// Decides whether a launcher may start.
 ///
 /// # Errors
 /// What the user is told.
 pub fn run(args: GateArgs, context: Context) -> Result<Exit, Failure> {
-    let _request = resolve::gate(args, &context.environment, &context.here)?;
-    Err(CliError::new(Code::Internal, "`muster gate` is not wired up").into())
+    let request = resolve::gate(args, &context.environment, &context.here)?;
+    let mut looker = Looker { request: &request, context: &context, gate: None };
+    let (look, code) = match request.wait {
+        None => {
+            let look = looker.look()?;
+            let code = look.answer.decision.code();
+            (look, code)
+        }
+        Some(wait) => looker.wait(wait)?,
+    };
+    let exit = code.map_or(Exit::Success, Exit::Code);
+    tell(&look, &request, &context.ui, exit)?;
+    if exit != Exit::Success {
+        return Ok(exit);
+    }
+    match &request.then {
+        Then::Report => Ok(exit),
+        Then::Hold => hold(&look.answer),
+        Then::Start(command) => Ok(start(command, &look.answer, &context.ui)),
+    }
+}
+
+/// One look, and what it was at.
+struct Look {
+    model: Model,
+    answer: Answer,
+    subject: Subject,
+}
+
+struct Looker<'a> {
+    request: &'a GateRequest,
+    context: &'a Context,
+    /// Once the model is there, it stays the same one.
+    gate: Option<(Model, Gate)>,
+}
+
+impl Looker<'_> {
+    fn look(&mut self) -> Result<Look, CliError> {
+        let Context { settings, ui, here, .. } = self.context;
+        if self.gate.is_none() {
+            match locate(&self.request.model, &settings.volume, here)? {
+                Located::Here(model) => {
+                    let gate = Gate::new(&model.directory, self.question(&model)?);
+                    self.gate = Some((model, gate));
+                }
+                Located::Absent(model, error) => {
+                    let answer = Answer::unknown(&model.directory, error.message.clone());
+                    let subject = subject(&model, None, settings, error.hint);
+                    return Ok(Look { model, answer, subject });
+                }
+            }
+        }
+        let Some((model, gate)) = &mut self.gate else {
+            return Err(CliError::new(Code::Internal, "the gate has no model"));
+        };
+        let why = if self.request.full { "everything is asked for" } else { "changed on disk since it was verified" };
+        let answer = with_progress(ui, &model.shown(), why, |listener| gate.check(listener));
+        let subject = subject(model, answer.manifest.as_ref().map(Manifest::source), settings, None);
+        Ok(Look { model: model.clone(), answer, subject })
+    }
+
+    fn question(&self, model: &Model) -> Result<Question, CliError> {
+        let GateRequest { revision, manifest_id, full, remember, wait, .. } = self.request;
+        if let (Some(flag), Some(text)) = (revision, &model.revision)
+            && flag != text
+        {
+            return Err(CliError::usage(format!("MODEL says @{text}, and --revision says {flag}")));
+        }
+        Ok(Question {
+            full: *full,
+            manifest_id: *manifest_id,
+            revision: revision.clone().or_else(|| model.revision.clone()),
+            remember: remember.clone(),
+            lazy: wait.is_some(),
+        })
+    }
+
+    /// Looks until the gate is open or waiting is over.
+    fn wait(&mut self, wait: Wait) -> Result<(Look, Option<Code>), CliError> {
+        let limit = match wait {
+            Wait::Forever => None,
+            Wait::AtMost(limit) => Some(limit),
+        };
+        let patience = Patience { limit, stall: self.request.stall.unwrap_or(limits::GATE_STALL) };
+        let mut waiting = Waiting::new(patience, clock::since_boot());
+        loop {
+            let mut look = self.look()?;
+            let outlook = match look.answer.decision.code() {
+                None => Outlook::default(),
+                Some(_) => {
+                    Outlook::of(&self.context.settings.volume.value, look.model.id.as_ref(), &look.answer.directory)
+                }
+            };
+            if let Some((code, message)) = outlook.failed {
+                look.answer.decision = look.answer.decision.after_failed_pull(code, message);
+            }
+            let now = clock::since_boot();
+            match waiting.step(now, look.answer.decision.code(), outlook.progress) {
+                Step::Open => return Ok((look, None)),
+                Step::End(code) => return Ok((look, Some(code))),
+                Step::Again { pause, say } => {
+                    if say {
+                        self.context.ui.note(&waiting_line(&look, waiting.still_for(now)));
+                    }
+                    drop(look);
+                    std::thread::sleep(pause);
+                }
+            }
+        }
+    }
+}
+
+fn waiting_line(look: &Look, still: Duration) -> String {
+    let reasons = look.answer.decision.reasons();
+    let first = reasons.first().map(ToString::to_string).unwrap_or_default();
+    let more = reasons.len().saturating_sub(1);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("waiting for {}: {first}{more}; last movement {} s ago", look.model.shown(), still.as_secs())
+}
+
+fn tell(look: &Look, request: &GateRequest, ui: &Ui, exit: Exit) -> Result<(), Failure> {
+    let report = Report::new(&look.answer, &look.subject, exit.number());
+    if let Some(file) = &request.verdict {
+        write_result(file, &report.to_json()).map_err(|error| CliError::from_error(error.code(), &error))?;
+    }
+    let line = report::verdict(&look.answer, exit.number(), report::GATE);
+    let command_follows = exit == Exit::Success && matches!(request.then, Then::Start(_));
+    if ui.is_json() {
+        ui.result_bytes(&report.to_json())?;
+    } else if command_follows {
+        ui.note(&line);
+    } else {
+        ui.result(&line)?;
+    }
+    for hint in report::hints(&look.answer, &look.subject) {
+        ui.note(&format!("hint: {hint}"));
+    }
+    Ok(())
+}
+
+fn start(command: &[OsString], answer: &Answer, ui: &Ui) -> Exit {
+    let commit = answer.manifest.as_ref().map(|manifest| manifest.source().commit);
+    let Some(commit) = commit else { return Exit::Code(Code::Internal) };
+    let error = hand_over(command, &answer.directory, commit, answer.lock.as_ref());
+    ui.error(&CliError::from_error(Code::Internal, &error));
+    Exit::NotStarted(error.exit())
+}
+
+/// Keeps the lock until a signal says that it is enough, which is what was asked for.
+fn hold(answer: &Answer) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot wait for a signal"))?;
+    runtime.block_on(async {
+        Signals::listen()?.next().await;
+        Ok::<_, CliError>(())
+    })?;
+    // Only now may the lock go.
+    let _held = &answer.lock;
+    Ok(Exit::Success)
 }

@@ -1,0 +1,130 @@
+//! A verified model directory from files in memory, made by the library's own parts.
+
+use std::path::{Path, PathBuf};
+
+use muster::core::digest::{Digest, Sha256};
+use muster::core::endpoint::Endpoint;
+use muster::core::manifest::{FileEntry, Manifest, Source};
+use muster::core::model_name::ModelName;
+use muster::core::receipt::{FileRecord, Proved, Receipt, Witness};
+use muster::core::repo::{CommitId, Repo, RepoId, RepoKind, Revision};
+use muster::core::repo_path::RepoPath;
+use muster::core::selection::Selection;
+use muster::core::verify::FileHasher;
+use muster::volume::{ModelDir, Volume};
+use sha2::Digest as _;
+
+/// A model on a volume of its own, removed with it.
+pub struct Model {
+    volume: tempfile::TempDir,
+    name: &'static str,
+    pub manifest: Manifest,
+}
+
+/// Files of a small sharded model, each with other bytes.
+pub fn kimi_shaped() -> Vec<(String, Vec<u8>)> {
+    let shard = |n: usize| (format!("model-{n:05}-of-00004.safetensors"), vec![n as u8; 1000 + n]);
+    let mut files: Vec<_> = (1..=4).map(shard).collect();
+    files.push(("config.json".into(), b"{\"architectures\": []}".to_vec()));
+    files.push(("tokenizer/vocab.txt".into(), b"a b c".to_vec()));
+    files.push(("empty".into(), Vec::new()));
+    files
+}
+
+impl Model {
+    /// A complete and verified model `kimi` with these files.
+    pub fn verified(files: &[(String, Vec<u8>)]) -> Self {
+        Self::with_selection(files, Selection::default())
+    }
+
+    /// The same, of a part of the repository.
+    pub fn with_selection(files: &[(String, Vec<u8>)], selection: Selection) -> Self {
+        let volume = tempfile::tempdir().unwrap();
+        let name = "kimi";
+        let manifest = manifest(files, selection);
+        let model = Self { volume, name, manifest };
+        let dir = Volume::create(model.volume()).unwrap().create_model(&ModelName::parse(name).unwrap()).unwrap();
+        dir.store_manifest(&model.manifest).unwrap();
+        for (path, bytes) in files {
+            let path = model.path(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        model.write_receipt(&dir);
+        model
+    }
+
+    /// The volume's root.
+    pub fn volume(&self) -> &Path {
+        self.volume.path()
+    }
+
+    /// The model directory.
+    pub fn dir(&self) -> PathBuf {
+        self.volume().join(self.name)
+    }
+
+    /// A file of the model.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.dir().join(file)
+    }
+
+    /// Proves what is on disk now, as a pull does at its end.
+    fn write_receipt(&self, dir: &ModelDir) {
+        let records = self.manifest.files().iter().map(|entry| {
+            let mut hasher = FileHasher::new(entry);
+            hasher.update(&std::fs::read(self.path(entry.path.as_str())).unwrap());
+            let identity = dir.open_published(&entry.path).unwrap().identity();
+            assert!(dir.settle(&identity).unwrap());
+            FileRecord::new(entry.path.clone(), &hasher.finish().unwrap(), identity, Proved::Readback)
+        });
+        let witness = Witness { at: muster::clock::now(), program: "test".into(), host: "here".into() };
+        dir.store_receipt(&Receipt::seal(&self.manifest, records.collect(), witness).unwrap()).unwrap();
+    }
+
+    /// Every path below the model directory with its size, times and mode: equal when nothing
+    /// was written there.
+    pub fn trace(&self) -> Vec<(PathBuf, u64, i64, i64, u32)> {
+        let mut trace = Vec::new();
+        let mut folders = vec![self.dir()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).unwrap() {
+                folders.extend(stamp(&entry.unwrap().path(), &mut trace));
+            }
+            stamp(&folder, &mut trace);
+        }
+        trace.sort();
+        trace
+    }
+}
+
+fn stamp(path: &Path, trace: &mut Vec<(PathBuf, u64, i64, i64, u32)>) -> Option<PathBuf> {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = path.symlink_metadata().unwrap();
+    trace.push((
+        path.to_owned(),
+        meta.size(),
+        meta.mtime_nsec() + meta.mtime() * 1_000_000_000,
+        meta.ctime_nsec() + meta.ctime() * 1_000_000_000,
+        meta.mode(),
+    ));
+    meta.is_dir().then(|| path.to_owned())
+}
+
+/// The manifest of these files.
+pub fn manifest(files: &[(String, Vec<u8>)], selection: Selection) -> Manifest {
+    let entries = files.iter().map(|(path, bytes)| FileEntry {
+        path: RepoPath::parse(path).unwrap(),
+        size: bytes.len() as u64,
+        digest: Digest::Sha256(Sha256::from_bytes(sha2::Sha256::digest(bytes).into())),
+        xet_hash: None,
+    });
+    let source = Source {
+        repo: Repo { kind: RepoKind::Model, id: RepoId::parse("org/Kimi").unwrap() },
+        endpoint: Endpoint::parse("https://huggingface.co").unwrap(),
+        revision: Revision::default(),
+        commit: CommitId::from_bytes([0x5c; 20]),
+        selection,
+    };
+    Manifest::seal(source, entries.collect()).unwrap()
+}
