@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::progress::{ByteCounts, Progress, ProgressView};
+use super::progress::{Line, Progress};
 use super::ui::Ui;
 use crate::clock;
+use crate::core::units;
 use crate::gate::check::{Listener, Notice};
 use crate::gate::report::hashing_line;
 
@@ -64,15 +65,15 @@ impl Display {
         }
         self.shown = now;
         let rate = done as f64 / spent.as_secs_f64();
-        let eta = Duration::try_from_secs_f64(total.saturating_sub(done) as f64 / rate).ok();
-        let view = ProgressView {
-            name: name.to_owned(),
-            phase: "hashing".to_owned(),
-            bytes: ByteCounts { total: Some(total), received: done, durable: done, verified: done },
-            rate_bytes_per_s: Some(rate),
-            eta,
-            ..ProgressView::default()
-        };
-        self.progress.get_or_insert_with(|| ui.progress()).show(&view, now);
+        let left = Duration::try_from_secs_f64(total.saturating_sub(done) as f64 / rate).unwrap_or(Duration::MAX);
+        let text = format!(
+            "{name}  hashing  {} of {}  {}  {} left",
+            units::bytes_beside(done, total),
+            units::bytes(total),
+            units::rate(rate),
+            units::duration(left)
+        );
+        let line = Line { phase: "hashing".to_owned(), done, total, text };
+        self.progress.get_or_insert_with(|| ui.progress()).show(&line, now);
     }
 }

@@ -38,6 +38,26 @@ pub fn status_line(model: &ModelStatus) -> String {
     parts.join("  ")
 }
 
+/// What a display shows at one time.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// What is going on; a change of it is worth a line.
+    pub phase: String,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes in all; 0 when unknown.
+    pub total: u64,
+    /// The words.
+    pub text: String,
+}
+
+impl From<&ModelStatus> for Line {
+    fn from(model: &ModelStatus) -> Self {
+        let (done, total) = model.bytes.map_or((0, 0), |bytes| (bytes.received, bytes.total));
+        Self { phase: word(model).to_owned(), done, total, text: status_line(model) }
+    }
+}
+
 /// A display of progress. Give it facts as often as they change; it paces itself.
 #[derive(Debug)]
 pub struct Progress(Display);
@@ -66,18 +86,18 @@ impl Progress {
         Self(Display::Lines { ui, pacer: LinePacer { last: None } })
     }
 
-    /// Shows the facts; `now` is of any clock that only goes forward.
-    pub fn show(&mut self, model: &ModelStatus, now: Duration) {
+    /// Shows the line; `now` is of any clock that only goes forward.
+    pub fn show(&mut self, line: &Line, now: Duration) {
         match &mut self.0 {
             Display::Silent => {}
             Display::Bar(bar) => {
-                bar.set_length(model.bytes.map_or(0, |bytes| bytes.total));
-                bar.set_position(model.bytes.map_or(0, |bytes| bytes.received));
-                bar.set_message(status_line(model));
+                bar.set_length(line.total);
+                bar.set_position(line.done);
+                bar.set_message(line.text.clone());
             }
             Display::Lines { ui, pacer } => {
-                if pacer.is_due(now, word(model)) {
-                    ui.note(&status_line(model));
+                if pacer.is_due(now, &line.phase) {
+                    ui.note(&line.text);
                 }
             }
         }

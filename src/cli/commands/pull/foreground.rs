@@ -6,6 +6,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{Pull, told};
 use crate::cli::exit::{CliError, Exit};
+use crate::cli::progress::Line;
 use crate::cli::signals::Signals;
 use crate::clock;
 use crate::config::Size;
@@ -109,7 +110,7 @@ async fn follow(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut 
         }
         let report = report::of_jobs(&jobs, daemon.status());
         let Some(model) = report.models.iter().find(|model| model.id == *name) else { continue };
-        progress.show(model, clock::since_boot());
+        progress.show(&Line::from(model), clock::since_boot());
         if let Some(end) = ended(model, &manifest) {
             break end;
         }
