@@ -17,6 +17,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("core", 0),
     ("limits", 0),
     ("clock", 0),
+    ("blocking", 0),
     ("hub", 1),
     ("store", 1),
     ("volume", 1),
@@ -40,7 +41,7 @@ const LAYER_OF_STRANGERS: u8 = 1;
 const HOMES: &[(&str, &[&str])] = &[
     ("sled", &["src/store/", "migrations/"]),
     ("tokio::spawn", &["src/daemon/supervisor.rs"]),
-    ("tokio::task::spawn", &["src/daemon/supervisor.rs"]),
+    ("tokio::task::spawn", &["src/daemon/supervisor.rs", "src/blocking.rs"]),
     ("std::thread::spawn", &["src/daemon/supervisor.rs"]),
     ("std::process::exit", &["src/main.rs"]),
     ("std::env::var", ENVIRONMENT),
@@ -92,6 +93,7 @@ const IMPURE: &[&str] = &[
     "Timestamp::now",
     "Zoned::now",
     "crate::clock",
+    "crate::blocking",
 ];
 
 /// Folders whose files may never opt out of `clippy::disallowed_methods`.
