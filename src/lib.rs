@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests arrange the world they look at"))]
 // Tests may touch files, clocks and processes; the same code is linted again without `test`.
+pub mod api;
 pub mod blocking;
 pub mod cli;
 pub mod clock;

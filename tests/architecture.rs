@@ -61,7 +61,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["src/api/", "src/mirror/"]),
 ];
 const ENVIRONMENT: &[&str] = &["src/config.rs", "src/config/", "src/hub/auth.rs", "src/cli/ui.rs"];
-const FILES: &[&str] = &["src/volume/", "src/store/", "src/config.rs", "src/config/", "src/hub/auth.rs", "src/cli/"];
+const FILES: &[&str] =
+    &["src/volume/", "src/store/", "src/config.rs", "src/config/", "src/hub/auth.rs", "src/cli/", "src/api/socket.rs"];
 
 /// The modules that take time, randomness and facts as arguments, and never fetch them.
 const PURE: &[&str] = &["core", "limits"];

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::error::WorkError;
+use super::error::{WorkError, in_words};
 use super::events::{BACKLOG, Event};
 use super::live::Live;
 use super::resolve::Resolved;
@@ -54,6 +54,12 @@ pub enum JobRefusal {
         /// What was asked for.
         verb: &'static str,
     },
+    /// It is being worked on, or removed.
+    #[error("{name} is being worked on")]
+    Running {
+        /// The model.
+        name: ModelName,
+    },
     /// The work itself failed.
     #[error(transparent)]
     Work(#[from] WorkError),
@@ -67,8 +73,29 @@ impl JobRefusal {
             Self::Unknown { .. } => Code::UnknownModel,
             Self::Busy { .. } => Code::Held,
             Self::State { .. } => Code::Usage,
+            Self::Running { .. } => Code::Held,
             Self::Work(error) => error.code(),
         }
+    }
+
+    /// What to do next, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unknown { .. } => Some("muster list shows what is there; muster pull brings a model".to_owned()),
+            Self::Busy { name, .. } => {
+                Some(format!("wait for it, or `muster cancel {name}` first; or choose another place with --to NAME"))
+            }
+            Self::State { .. } => None,
+            Self::Running { name } => Some(format!("`muster cancel {name}` first")),
+            Self::Work(error) => error.hint(),
+        }
+    }
+
+    /// The form that is sent and shown.
+    #[must_use]
+    pub fn to_job_error(&self) -> JobError {
+        JobError { code: self.code(), message: in_words(self), hint: self.hint() }
     }
 }
 

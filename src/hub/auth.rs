@@ -90,6 +90,13 @@ impl Token {
         Ok(Some(Self { secret: secret.to_owned(), place }))
     }
 
+    /// The text itself, for the one hand-over there is: from `pull` to the owner of the volume, by
+    /// a socket of this machine.
+    #[must_use]
+    pub fn hand_over(&self) -> &str {
+        &self.secret
+    }
+
     /// Where it was found.
     #[must_use]
     pub const fn place(&self) -> &TokenPlace {

@@ -82,6 +82,14 @@ impl Volume {
         self.area()?.make_folder(OWNERS)
     }
 
+    /// The folder of the owner records; `None` when nobody ever owned the volume.
+    pub fn existing_owners(&self) -> Result<Option<Dir>> {
+        match self.existing_area()? {
+            None => Ok(None),
+            Some(area) => found(area.folder(OWNERS)),
+        }
+    }
+
     /// The folder for the database, for the owner's eyes only, made when missing.
     pub fn state_dir(&self) -> Result<PathBuf> {
         Ok(self.area()?.make_private_folder(STATE)?.path().to_path_buf())

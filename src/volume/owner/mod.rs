@@ -7,6 +7,7 @@
 //! before every claim, publish and removal. Between that answer and the write a moment remains,
 //! for which partials have private names and are renamed by a new owner.
 
+pub mod glance;
 pub mod lease;
 pub mod process_id;
 pub mod record;
@@ -27,6 +28,7 @@ use super::fs_kind::FsKind;
 use super::small_file;
 use super::writer::WriterId;
 
+pub use glance::Glance;
 pub use lease::{HALF_LEASE, HEARTBEAT, LEASE, Lapsed, Lease, LeaseWatch, Liveness, Reading, SECOND_LOOK, liveness};
 pub use process_id::ProcessFacts;
 pub use record::{Introduction, Record, Seen, current};
@@ -287,10 +289,7 @@ fn is_ours(record: &Record, us: &ProcessFacts, introduction: &Introduction) -> b
 }
 
 fn refuse_unless_dead(seen: Seen, owners: &Dir, us: &ProcessFacts, now: Now) -> Result<(), OwnerError> {
-    let record = seen.record();
-    let single_host = FsKind::of(owners).is_single_host();
-    let judge = |record: &Record| standing::standing(record, us, single_host, process_id::look);
-    let standing = record.as_ref().map_or(Standing::Unknown, judge);
+    let Glance { seen, record, standing } = Glance::of(seen, owners, us);
     if let Standing::Dead { .. } = standing {
         return Ok(());
     }
