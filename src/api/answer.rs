@@ -55,11 +55,9 @@ pub(super) async fn json_body<T: DeserializeOwned>(request: Request) -> Result<T
     };
     // Only a place and a kind: the body may hold a token.
     serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => refuse(format!(
-            "the body is no request of this kind, see line {} column {}",
-            error.line(),
-            error.column()
-        )),
+        serde_json::error::Category::Data => {
+            refuse(format!("the body is no request of this kind, see line {} column {}", error.line(), error.column()))
+        }
         _ => refuse(format!("the body is no JSON, see line {} column {}", error.line(), error.column())),
     })
 }

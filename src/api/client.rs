@@ -186,8 +186,9 @@ impl Client {
     }
 
     async fn body(&self, request: RequestBuilder) -> Result<Vec<u8>, ClientError> {
-        let unreachable = |source: reqwest::Error| {
-            ClientError::Unreachable { socket: self.socket.clone(), source: source.without_url() }
+        let unreachable = |source: reqwest::Error| ClientError::Unreachable {
+            socket: self.socket.clone(),
+            source: source.without_url(),
         };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();

@@ -160,7 +160,6 @@ async fn wrong_method() -> ApiError {
 }
 
 fn named(id: &str) -> Answer<ModelName> {
-    ModelName::parse(id).map_err(|error| {
-        ApiError::new(Code::Usage, error.to_string(), Some("slashes inside the id are sent as %2F"))
-    })
+    ModelName::parse(id)
+        .map_err(|error| ApiError::new(Code::Usage, error.to_string(), Some("slashes inside the id are sent as %2F")))
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::follow::{self, Followed};
 use super::{Pull, told};
+use crate::api::client::Client;
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::progress::Line;
 use crate::cli::signals::Signals;
@@ -14,7 +16,8 @@ use crate::core::code::Code;
 use crate::core::job::JobState;
 use crate::core::manifest::Manifest;
 use crate::core::status::ModelStatus;
-use crate::daemon::preview::Preview;
+use crate::daemon::preview::{Preview, is_complete};
+use crate::daemon::resolve::Resolved;
 use crate::daemon::{Daemon, JobRefusal, Options, StartError, report};
 use crate::hub::HubConfig;
 use crate::volume::Volume;
@@ -31,20 +34,46 @@ pub(super) enum End {
     Stopped(Exit),
 }
 
-/// Owns the volume, does the job, gives the volume back.
+/// Who works on the volume.
+enum Owner {
+    Us(Box<Daemon>),
+    /// Somebody on this host who answers.
+    Other(Client),
+    /// Somebody else, who has made the model complete meanwhile.
+    Nobody,
+}
+
+/// Has the job done: as the owner of the volume, or by the owner there is.
 pub(super) async fn pull(pull: &Pull, hub: HubConfig, seen: Preview, signals: &mut Signals) -> Result<End, CliError> {
-    let options = options(pull, hub);
     let manifest = seen.resolved.manifest.clone();
-    let daemon = tokio::select! {
-        daemon = own(pull, options) => daemon?,
-        exit = signals.next() => return Ok(End::Stopped(exit)),
-    };
-    let submitted = daemon.jobs().submit(pull.request.spec.clone(), None, Some(seen.resolved));
-    if let Err(error) = submitted {
+    let token = hub.token.clone();
+    let options = options(pull, hub);
+    loop {
+        let owner = tokio::select! {
+            owner = own(pull, &options, &manifest) => owner?,
+            exit = signals.next() => return Ok(End::Stopped(exit)),
+        };
+        match owner {
+            Owner::Us(daemon) => return work(pull, *daemon, seen.resolved, signals).await,
+            Owner::Nobody => return Ok(End::Done(manifest)),
+            Owner::Other(client) => match follow::hand_over(pull, &client, token.as_ref(), signals).await? {
+                Followed::Done => return Ok(End::Done(manifest)),
+                Followed::Stopped(exit) => return Ok(End::Stopped(exit)),
+                // The next epoch may be ours.
+                Followed::OwnerGone => {}
+            },
+        }
+    }
+}
+
+/// Does the job as the owner, and gives the volume back.
+async fn work(pull: &Pull, daemon: Daemon, resolved: Resolved, signals: &mut Signals) -> Result<End, CliError> {
+    let manifest = resolved.manifest.clone();
+    if let Err(error) = daemon.jobs().submit(pull.request.spec.clone(), None, Some(resolved)) {
         daemon.stop().await;
         return Err(refused(&error));
     }
-    let end = follow(pull, &daemon, manifest, signals).await;
+    let end = watch(pull, &daemon, manifest, signals).await;
     tokio::select! {
         () = daemon.stop() => end,
         exit = signals.next() => Ok(End::Stopped(exit)),
@@ -68,23 +97,33 @@ fn options(pull: &Pull, hub: HubConfig) -> Options {
     }
 }
 
-/// Becomes the owner, waiting for one that is there as long as that may take.
-async fn own(pull: &Pull, options: Options) -> Result<Daemon, CliError> {
+/// Becomes the owner, or finds the one there is. An owner that does not answer here is waited
+/// for, as long as that may take; what it does is shown.
+async fn own(pull: &Pull, options: &Options, manifest: &Manifest) -> Result<Owner, CliError> {
     let mut watch: Option<LeaseWatch> = None;
     let mut lapsed: Option<Lapsed> = None;
     loop {
         let holder = match Daemon::start(options.clone(), lapsed.take()).await {
-            Ok(daemon) => return Ok(daemon),
-            Err(StartError::Owner(OwnerError::Held(holder))) if pull.request.wait_for_owner => holder,
+            Ok(daemon) => return Ok(Owner::Us(Box::new(daemon))),
+            Err(StartError::Owner(OwnerError::Held(holder))) => holder,
             Err(error) => return Err(not_started(&error)),
         };
+        let volume = Volume::open(&options.volume).map_err(|error| not_started(&error.into()))?;
+        if let Some(client) = Client::find(&volume).await.map_err(|error| follow::refused(&error))? {
+            return Ok(Owner::Other(client));
+        }
+        if !pull.request.wait_for_owner {
+            return Err(not_started(&OwnerError::Held(holder).into()));
+        }
         if watch.is_none() {
             pull.ui.note(&format!("{holder}; waiting for it (--no-wait ends at once)"));
         }
         let watch = watch.get_or_insert_with(|| LeaseWatch::begin(holder.seen.clone(), clock::since_boot()));
         sleep(KNOCK_EVERY).await;
-        let seen = Volume::open(&options.volume).and_then(|volume| current(&volume.owners()?));
-        if let Ok(Some(seen)) = seen
+        if is_done(&volume, pull, manifest) {
+            return Ok(Owner::Nobody);
+        }
+        if let Ok(Some(seen)) = volume.owners().and_then(|owners| current(&owners))
             && let Lease::Over(over) = watch.observe(&seen, clock::since_boot())
         {
             lapsed = Some(over);
@@ -92,8 +131,14 @@ async fn own(pull: &Pull, options: Options) -> Result<Daemon, CliError> {
     }
 }
 
+/// Whether the owner there is has made the model complete.
+fn is_done(volume: &Volume, pull: &Pull, manifest: &Manifest) -> bool {
+    let model = volume.model(&pull.request.spec.name).ok().flatten();
+    model.is_some_and(|model| is_complete(&model, manifest).unwrap_or(false))
+}
+
 /// Shows progress until the job ends or somebody stops it.
-async fn follow(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut Signals) -> Result<End, CliError> {
+async fn watch(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut Signals) -> Result<End, CliError> {
     let name = &pull.request.spec.name;
     let (jobs, lost) = (daemon.jobs(), daemon.lost());
     let mut progress = pull.ui.progress();
@@ -111,17 +156,18 @@ async fn follow(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut 
         let report = report::of_jobs(&jobs, daemon.status());
         let Some(model) = report.models.iter().find(|model| model.id == *name) else { continue };
         progress.show(&Line::from(model), clock::since_boot());
-        if let Some(end) = ended(model, &manifest) {
-            break end;
+        if let Some(end) = ended(model) {
+            break end.map(|()| End::Done(manifest));
         }
     };
     progress.finish();
     end
 }
 
-fn ended(model: &ModelStatus, manifest: &Manifest) -> Option<Result<End, CliError>> {
+/// Whether a job has ended, and how.
+pub(super) fn ended(model: &ModelStatus) -> Option<Result<(), CliError>> {
     match model.state {
-        JobState::Ready => Some(Ok(End::Done(manifest.clone()))),
+        JobState::Ready => Some(Ok(())),
         JobState::Failed => {
             let unknown = || CliError::new(Code::Internal, "the job failed without a reason");
             Some(Err(model.error.clone().map_or_else(unknown, CliError::from)))

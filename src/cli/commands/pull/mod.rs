@@ -5,6 +5,7 @@
 //! result; everything else goes to stderr.
 
 mod background;
+mod follow;
 mod foreground;
 
 use serde_json::json;
