@@ -11,6 +11,7 @@ use crate::core::model_name::ModelName;
 use crate::core::receipt::ReceiptError;
 use crate::core::repo::{Repo, Revision};
 use crate::core::repo_path::RepoPath;
+use crate::core::retry::FailureClass;
 use crate::core::selection::Selection;
 use crate::core::units;
 use crate::fetch::{FetchError, OwnershipLost};
@@ -162,6 +163,12 @@ impl WorkError {
             Self::NotAFile { .. } | Self::Unreadable { .. } => Code::CouldNotCheck,
             Self::Stopped => Code::Interrupted,
         }
+    }
+
+    /// Whether the same request may succeed later, with nothing done about it.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Hub { source, .. } if matches!(source.class(), FailureClass::Transient { .. }))
     }
 
     /// What to do next, where that is known.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{Notify, broadcast};
@@ -22,8 +23,12 @@ use crate::core::code::Code;
 use crate::core::job::{Job, JobError, JobSpec, JobState};
 use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
+use crate::core::retry::{self, Failures};
 use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
+
+/// How often a job that found no room looks again.
+const ROOM_EVERY: Duration = Duration::from_secs(30);
 
 /// Why a request about a job is refused.
 #[derive(Debug, Error)]
@@ -116,6 +121,31 @@ struct Entry {
     resolved: Option<Resolved>,
     /// Whether this owner may work on it: a foreground pull leaves other jobs alone.
     admitted: bool,
+    /// When a job that could not go on is taken up again by itself, since boot.
+    again_at: Option<Duration>,
+    failures: Failures,
+}
+
+impl Entry {
+    fn new(job: Job, live: Arc<Live>, admitted: bool) -> Self {
+        Self {
+            job,
+            live,
+            running: None,
+            wish: None,
+            token: None,
+            resolved: None,
+            admitted,
+            again_at: None,
+            failures: Failures::default(),
+        }
+    }
+
+    /// Whether a worker may take it now.
+    fn waits(&self, now: Duration) -> bool {
+        let due = self.again_at.map_or(self.job.state == JobState::Queued, |at| at <= now);
+        self.admitted && self.running.is_none() && due
+    }
 }
 
 /// The table of jobs. Clones are the same table.
@@ -127,6 +157,8 @@ struct Shared {
     entries: Mutex<BTreeMap<ModelName, Entry>>,
     wake: Notify,
     events: broadcast::Sender<Event>,
+    /// Whether jobs that could not go on are taken up again without being asked.
+    patient: bool,
 }
 
 /// A job as one look at it shows.
@@ -139,9 +171,9 @@ pub struct Seen {
 }
 
 impl Jobs {
-    pub(super) fn new(bench: Arc<Bench>) -> Self {
+    pub(super) fn new(bench: Arc<Bench>, patient: bool) -> Self {
         let events = broadcast::Sender::new(BACKLOG);
-        Self(Arc::new(Shared { bench, entries: Mutex::default(), wake: Notify::new(), events }))
+        Self(Arc::new(Shared { bench, entries: Mutex::default(), wake: Notify::new(), events, patient }))
     }
 
     /// Takes a job in. One that is asked for again goes on; a token lives in memory only.
@@ -162,15 +194,7 @@ impl Jobs {
                 let (revision, selection) = (held.revision.to_string(), held.selection.to_string());
                 return Err(JobRefusal::Busy { name, revision, selection });
             }
-            let entry = Entry {
-                job: Job::queued(spec),
-                live: Arc::default(),
-                running: None,
-                wish: None,
-                token,
-                resolved,
-                admitted: true,
-            };
+            let entry = Entry { token, resolved, ..Entry::new(Job::queued(spec), Arc::default(), true) };
             self.keep(&entry.job, Phase::Queued);
             entries.insert(name, entry);
         }
@@ -197,6 +221,7 @@ impl Jobs {
                 return Ok(());
             }
             entry.admitted = true;
+            entry.again_at = None;
             entry.live = Arc::default();
             self.transition(entry, JobState::Queued, None, Phase::Resumed);
         }
@@ -248,21 +273,22 @@ impl Jobs {
     /// Puts a job into the table as it was found.
     pub(super) fn found(&self, job: Job, live: Live, admitted: bool) {
         let name = job.spec.name.clone();
-        let live = Arc::new(live);
-        let entry = Entry { job, live, running: None, wish: None, token: None, resolved: None, admitted };
+        let entry = Entry::new(job, Arc::new(live), admitted);
         self.entries().insert(name, entry);
         self.0.wake.notify_one();
     }
 
     /// Takes the next job that may be worked on, if fewer than `most` are.
-    pub(super) fn take(&self, most: usize) -> Option<Work> {
+    pub(super) fn take(&self, most: usize, now: Duration) -> Option<Work> {
         let mut entries = self.entries();
         if entries.values().filter(|entry| entry.running.is_some()).count() >= most {
             return None;
         }
-        let waits =
-            |entry: &&mut Entry| entry.admitted && entry.running.is_none() && entry.job.state == JobState::Queued;
-        let entry = entries.values_mut().find(waits)?;
+        let entry = entries.values_mut().find(|entry| entry.waits(now))?;
+        if entry.again_at.take().is_some() {
+            entry.live = Arc::default();
+            self.enter(entry, JobState::Queued, None);
+        }
         let stop = CancellationToken::new();
         entry.running = Some(stop.clone());
         Some(Work {
@@ -273,6 +299,14 @@ impl Jobs {
             live: Arc::clone(&entry.live),
             stop,
         })
+    }
+
+    /// How long until the next job is to be taken up again by itself.
+    pub(super) fn next_again(&self, now: Duration) -> Option<Duration> {
+        let entries = self.entries();
+        let idle = entries.values().filter(|entry| entry.admitted && entry.running.is_none());
+        // One that is due waits for a worker's place, not for time.
+        idle.filter_map(|entry| entry.again_at?.checked_sub(now)).filter(|left| !left.is_zero()).min()
     }
 
     /// A worker ended.
@@ -289,8 +323,20 @@ impl Jobs {
             (Err(WorkError::Stopped), Some(Wish::Cancel)) => (JobState::Cancelled, None, Some(Phase::Cancelled)),
             // The owner stops; the next one goes on.
             (Err(WorkError::Stopped), None) => (JobState::Queued, None, None),
+            (Err(error), None) if self.0.patient && error.code() == Code::NoSpace => {
+                entry.again_at = Some(clock::since_boot() + ROOM_EVERY);
+                (JobState::Paused, Some(error.to_job_error()), Some(Phase::Paused))
+            }
+            (Err(error), None) if self.0.patient && error.may_pass() => {
+                let delay = retry::delay(entry.failures.failed(), None, fastrand::f64());
+                entry.again_at = Some(clock::since_boot() + delay);
+                (JobState::Queued, Some(error.to_job_error()), None)
+            }
             (Err(error), _) => (JobState::Failed, Some(error.to_job_error()), Some(Phase::Failed)),
         };
+        if state == JobState::Ready {
+            entry.failures.progressed();
+        }
         match phase {
             Some(phase) => self.transition(entry, state, error, phase),
             None => self.enter(entry, state, error),
@@ -302,12 +348,6 @@ impl Jobs {
     /// Stops every running worker; the jobs stay queued.
     pub(super) fn stop_all(&self) {
         self.entries().values().filter_map(|entry| entry.running.as_ref()).for_each(CancellationToken::cancel);
-    }
-
-    /// Whether any admitted job waits or runs.
-    pub(super) fn has_work(&self) -> bool {
-        let waits = |entry: &Entry| entry.admitted && entry.job.state == JobState::Queued;
-        self.entries().values().any(|entry| entry.running.is_some() || waits(entry))
     }
 
     /// Returns when the table may have changed.
@@ -327,6 +367,7 @@ impl Jobs {
             stop.cancel();
             return Ok(());
         }
+        entry.again_at = None;
         let (state, phase) = match wish {
             Wish::Pause => (JobState::Paused, Phase::Paused),
             Wish::Cancel => (JobState::Cancelled, Phase::Cancelled),

@@ -3,7 +3,7 @@
 //! Owns the order: take the volume, open the store, recover, work, stop, give the volume back.
 //! Invariant: when [`Daemon::stop`] returns, no task of it writes any more.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::core::status::DaemonStatus;
 use crate::fetch::OwnershipLost;
 use crate::hub::{HubClient, HubConfig, HubError};
 use crate::limits;
-use crate::store::{Store, StoreError};
+use crate::store::{Opened, Store, StoreError};
 use crate::volume::owner::{HEARTBEAT, Introduction, Lapsed, Lost, Now, OwnerError, Ownership, ProcessFacts};
 use crate::volume::{Volume, VolumeError};
 
@@ -35,6 +35,9 @@ use crate::volume::{Volume, VolumeError};
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often retired files are looked at.
 const RETIRED_EVERY: Duration = Duration::from_secs(600);
+
+/// States that are tried beside each other.
+const STATES_MAX: u32 = 4;
 
 /// What an owner is started with.
 #[derive(Debug, Clone)]
@@ -144,7 +147,7 @@ impl Daemon {
         let (volume, ownership, store, host) = taken;
         let ownership = Arc::new(ownership);
         let bench = bench(volume, store, &ownership, host, blocking, &data, hub, &options);
-        let jobs = Jobs::new(Arc::new(bench));
+        let jobs = Jobs::new(Arc::new(bench), !options.foreground);
         let mut daemon = Self {
             jobs: jobs.clone(),
             supervisor: Supervisor::default(),
@@ -246,16 +249,7 @@ fn take(options: &Options, facts: &ProcessFacts, lapsed: Option<&Lapsed>) -> Res
         Some(dir) => dir.clone(),
         None => volume.state_dir()?,
     };
-    let opened = match Store::open(&place, &program(), clock::now()) {
-        // Somebody who no longer owns the volume has it open: let it.
-        Err(StoreError::Locked { .. }) => {
-            let elsewhere = place.with_file_name(format!("state-{}", ownership.epoch()));
-            warn!(elsewhere = %elsewhere.display(), "the state is held by a process that is no owner; starting a fresh one");
-            Store::open(&elsewhere, &program(), clock::now())
-        }
-        other => other,
-    };
-    let opened = opened.inspect_err(|_| {
+    let opened = open_store(&place).inspect_err(|_| {
         // Whatever comes first, the volume is given back.
         let _ = ownership.release(now());
     })?;
@@ -263,6 +257,25 @@ fn take(options: &Options, facts: &ProcessFacts, lapsed: Option<&Lapsed>) -> Res
         warn!(path = %notice.path.display(), why = %notice.why, written_by = ?notice.written_by, "the state was set aside untouched; it is rebuilt from the volume");
     }
     Ok((volume, ownership, opened.store, facts.host.clone()))
+}
+
+/// Opens the state, or a fresh one beside it: one that somebody else holds, who no longer owns
+/// the volume, and one that cannot be used even fresh, are left alone (P5).
+fn open_store(place: &Path) -> Result<Opened, StoreError> {
+    let mut number = 1;
+    loop {
+        let dir = match number {
+            1 => place.to_owned(),
+            _ => place.with_extension(number.to_string()),
+        };
+        match Store::open(&dir, &program(), clock::now()) {
+            Err(error) if number < STATES_MAX => {
+                warn!(%error, dir = %dir.display(), "this state cannot be used; another is taken, and rebuilt from the volume");
+                number += 1;
+            }
+            other => return other,
+        }
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "one call, and each is a different thing")]

@@ -4,10 +4,12 @@
 
 use tokio::select;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::error::WorkError;
 use super::jobs::Jobs;
+use crate::clock;
 use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
 
@@ -16,13 +18,15 @@ pub(super) async fn run(jobs: Jobs, most: usize, stop: CancellationToken) {
     let mut workers: JoinSet<(ModelName, Result<Manifest, WorkError>)> = JoinSet::new();
     loop {
         while !stop.is_cancelled()
-            && let Some(work) = jobs.take(most)
+            && let Some(work) = jobs.take(most, clock::since_boot())
         {
             let name = work.spec.name.clone();
             workers.spawn(async move { (name, work.run().await) });
         }
+        let again = jobs.next_again(clock::since_boot());
         select! {
             () = jobs.changed() => {}
+            () = sleep(again.unwrap_or_default()), if again.is_some() && !stop.is_cancelled() => {}
             Some(ended) = workers.join_next() => match ended {
                 Ok((name, result)) => jobs.ended(&name, result),
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
