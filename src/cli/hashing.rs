@@ -27,7 +27,7 @@ pub fn with_progress<R>(ui: &Ui, name: &str, why: &str, work: impl FnOnce(&Liste
             ui.note(&hashing_line(files, bytes, why));
         }
         Notice::NoLock => {
-            ui.warn("the model cannot be locked here: an update or removal would not know that it is in use")
+            ui.warn("the model cannot be locked here: an update or removal would not know that it is in use");
         }
         Notice::NotRemembered { why } => {
             ui.warn(&format!("what was hashed is not remembered, so that the next gate hashes it again: {why}"));

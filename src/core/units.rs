@@ -173,7 +173,8 @@ fn binary_of(decimal: u64) -> u64 {
     clippy::cast_sign_loss,
     reason = "the cast saturates, and a size is never negative"
 )]
-fn whole(bytes: f64) -> u64 {
+/// The nearest whole number that is not negative.
+pub(crate) fn whole(bytes: f64) -> u64 {
     bytes.round() as u64
 }
 

@@ -15,6 +15,7 @@ use crate::core::model_name::ModelName;
 use crate::core::selection::Selection;
 use crate::core::shards::is_shard;
 use crate::core::status::{Bytes, Count, DaemonStatus, ModelStatus, Report, SCHEMA};
+use crate::core::units;
 use crate::volume::{ModelDir, Volume, VolumeError};
 
 /// The report of a living owner.
@@ -113,7 +114,7 @@ fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
         files: glimpse.files,
         shards: glimpse.shards,
         bytes: glimpse.bytes,
-        rate_bytes_per_s: glimpse.rate.filter(|_| active).map(|rate| rate as u64),
+        rate_bytes_per_s: glimpse.rate.filter(|_| active).map(units::whole),
         eta_s: glimpse.eta.filter(|_| active).map(|eta| eta.as_secs()),
         last_byte_age_s: live.progress.last_byte().map(|at| now.saturating_sub(at).as_secs_f64()),
         connections: live.progress.connections(),

@@ -68,7 +68,7 @@ pub enum Problem {
         received: u64,
     },
     /// A status that is no answer to a ranged read.
-    #[error("status {status} came{}", shown(.content_type, .body))]
+    #[error("status {status} came{}", shown(.content_type.as_ref(), .body))]
     Status {
         /// The status code.
         status: u16,
@@ -97,7 +97,7 @@ pub enum Problem {
         came: String,
     },
     /// The body has another length than the range.
-    #[error("a body of {came} bytes came where {expected} were expected{}", shown(.content_type, ""))]
+    #[error("a body of {came} bytes came where {expected} were expected{}", shown(.content_type.as_ref(), ""))]
     WrongLength {
         /// Bytes expected.
         expected: u64,
@@ -186,8 +186,8 @@ fn status_class(status: u16, at_hub: bool, fresh: bool) -> FailureClass {
     }
 }
 
-fn shown(content_type: &Option<String>, body: &str) -> String {
-    let kind = content_type.as_ref().map(|kind| format!(" with content type `{kind}`")).unwrap_or_default();
+fn shown(content_type: Option<&String>, body: &str) -> String {
+    let kind = content_type.map(|kind| format!(" with content type `{kind}`")).unwrap_or_default();
     let body = if body.is_empty() { String::new() } else { format!(": `{body}`") };
     kind + &body
 }

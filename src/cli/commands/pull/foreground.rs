@@ -28,37 +28,37 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often a volume that somebody holds is looked at.
 const KNOCK_EVERY: Duration = Duration::from_secs(1);
 
-/// How the pull ended.
-pub(super) enum End {
-    Done(Manifest),
-    Stopped(Exit),
-}
-
 /// Who works on the volume.
 enum Owner {
     Us(Box<Daemon>),
     /// Somebody on this host who answers.
-    Other(Client),
+    Other(Box<Client>),
     /// Somebody else, who has made the model complete meanwhile.
     Nobody,
 }
 
-/// Has the job done: as the owner of the volume, or by the owner there is.
-pub(super) async fn pull(pull: &Pull, hub: HubConfig, seen: Preview, signals: &mut Signals) -> Result<End, CliError> {
+/// Has the job done: as the owner of the volume, or by the owner there is. Returns how it was
+/// stopped, if it was.
+pub(super) async fn pull(
+    pull: &Pull,
+    hub: HubConfig,
+    seen: Preview,
+    signals: &mut Signals,
+) -> Result<Option<Exit>, CliError> {
     let manifest = seen.resolved.manifest.clone();
     let token = hub.token.clone();
     let options = options(pull, hub);
     loop {
         let owner = tokio::select! {
             owner = own(pull, &options, &manifest) => owner?,
-            exit = signals.next() => return Ok(End::Stopped(exit)),
+            exit = signals.next() => return Ok(Some(exit)),
         };
         match owner {
             Owner::Us(daemon) => return work(pull, *daemon, seen.resolved, signals).await,
-            Owner::Nobody => return Ok(End::Done(manifest)),
+            Owner::Nobody => return Ok(None),
             Owner::Other(client) => match follow::hand_over(pull, &client, token.as_ref(), signals).await? {
-                Followed::Done => return Ok(End::Done(manifest)),
-                Followed::Stopped(exit) => return Ok(End::Stopped(exit)),
+                Followed::Done => return Ok(None),
+                Followed::Stopped(exit) => return Ok(Some(exit)),
                 // The next epoch may be ours.
                 Followed::OwnerGone => {}
             },
@@ -67,16 +67,20 @@ pub(super) async fn pull(pull: &Pull, hub: HubConfig, seen: Preview, signals: &m
 }
 
 /// Does the job as the owner, and gives the volume back.
-async fn work(pull: &Pull, daemon: Daemon, resolved: Resolved, signals: &mut Signals) -> Result<End, CliError> {
-    let manifest = resolved.manifest.clone();
+async fn work(
+    pull: &Pull,
+    daemon: Daemon,
+    resolved: Resolved,
+    signals: &mut Signals,
+) -> Result<Option<Exit>, CliError> {
     if let Err(error) = daemon.jobs().submit(pull.request.spec.clone(), None, Some(resolved)) {
         daemon.stop().await;
         return Err(refused(&error));
     }
-    let end = watch(pull, &daemon, manifest, signals).await;
+    let end = watch(pull, &daemon, signals).await;
     tokio::select! {
         () = daemon.stop() => end,
-        exit = signals.next() => Ok(End::Stopped(exit)),
+        exit = signals.next() => Ok(Some(exit)),
     }
 }
 
@@ -110,7 +114,7 @@ async fn own(pull: &Pull, options: &Options, manifest: &Manifest) -> Result<Owne
         };
         let volume = Volume::open(&options.volume).map_err(|error| not_started(&error.into()))?;
         if let Some(client) = Client::find(&volume).await.map_err(|error| follow::refused(&error))? {
-            return Ok(Owner::Other(client));
+            return Ok(Owner::Other(Box::new(client)));
         }
         if !pull.request.wait_for_owner {
             return Err(not_started(&OwnerError::Held(holder).into()));
@@ -138,7 +142,7 @@ fn is_done(volume: &Volume, pull: &Pull, manifest: &Manifest) -> bool {
 }
 
 /// Shows progress until the job ends or somebody stops it.
-async fn watch(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut Signals) -> Result<End, CliError> {
+async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Option<Exit>, CliError> {
     let name = &pull.request.spec.name;
     let (jobs, lost) = (daemon.jobs(), daemon.lost());
     let mut progress = pull.ui.progress();
@@ -147,7 +151,7 @@ async fn watch(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut S
     let end = loop {
         tokio::select! {
             _ = looks.tick() => {}
-            exit = signals.next() => break Ok(End::Stopped(exit)),
+            exit = signals.next() => break Ok(Some(exit)),
             () = lost.cancelled() => {
                 break Err(CliError::new(Code::Held, "another process has taken the volume")
                     .hint("pull again: the new owner goes on with what is there"));
@@ -157,7 +161,7 @@ async fn watch(pull: &Pull, daemon: &Daemon, manifest: Manifest, signals: &mut S
         let Some(model) = report.models.iter().find(|model| model.id == *name) else { continue };
         progress.show(&Line::from(model), clock::since_boot());
         if let Some(end) = ended(model) {
-            break end.map(|()| End::Done(manifest));
+            break end.map(|()| None);
         }
     };
     progress.finish();

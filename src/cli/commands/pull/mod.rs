@@ -76,11 +76,11 @@ impl Pull {
         if self.request.detach {
             return background::start(&self);
         }
-        let manifest = match foreground::pull(&self, config, seen, &mut signals).await? {
-            foreground::End::Done(manifest) => manifest,
-            foreground::End::Stopped(exit) => return Ok(exit),
-        };
-        self.tell_done(&manifest)
+        let manifest = seen.resolved.manifest.clone();
+        match foreground::pull(&self, config, seen, &mut signals).await? {
+            Some(exit) => Ok(exit),
+            None => self.tell_done(&manifest),
+        }
     }
 
     /// The directory, alone.
