@@ -222,14 +222,14 @@ fn a_link_in_the_place_of_a_file_keeps_the_gate_closed() {
 fn a_directory_that_cannot_be_written_to_is_gated_and_left_untouched() {
     let model = kimi();
     let muster = Muster::on(model.volume());
-    let modes = |mode| {
+    let set_folders = |mode| {
         for folder in [model.dir(), model.path(".muster"), model.path("tokenizer")] {
             fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
         }
     };
     // A change of mode drifts the identity, so that something has to be hashed.
     fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o444)).unwrap();
-    modes(0o555);
+    set_folders(0o555);
     let before = model.trace();
     for args in [&["gate", "kimi"][..], &["gate", "kimi", "--full"], &["gate", "kimi", "--no-remember"]] {
         let ended = muster.run(args);
@@ -237,7 +237,7 @@ fn a_directory_that_cannot_be_written_to_is_gated_and_left_untouched() {
     }
     flip_nothing_but_ask(&muster);
     assert_eq!(model.trace(), before, "the gate wrote in the model directory");
-    modes(0o755);
+    set_folders(0o755);
 }
 
 fn flip_nothing_but_ask(muster: &Muster<'_>) {

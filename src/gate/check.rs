@@ -113,10 +113,11 @@ pub struct Listener<'a> {
     pub bytes: &'a (dyn Fn(u64) + Sync),
 }
 
-enum Round {
-    Done(Decision, Option<Manifest>, Option<InUse>),
-    /// Something changed meanwhile: look again.
-    Changed,
+/// What one round came to.
+struct Verdict {
+    decision: Decision,
+    manifest: Option<Manifest>,
+    lock: Option<InUse>,
 }
 
 impl Gate {
@@ -130,24 +131,25 @@ impl Gate {
     /// Looks at the directory and decides.
     pub fn check(&mut self, listener: &Listener<'_>) -> Answer {
         let started = clock::since_boot();
-        let (decision, manifest, lock) = self.rounds(listener);
+        let Verdict { decision, manifest, lock } = self.rounds(listener);
         let lock = lock.filter(|_| decision.is_open());
         let took = clock::since_boot().saturating_sub(started);
         Answer { directory: self.directory.clone(), manifest, decision, took, lock }
     }
 
-    fn rounds(&mut self, listener: &Listener<'_>) -> (Decision, Option<Manifest>, Option<InUse>) {
+    fn rounds(&mut self, listener: &Listener<'_>) -> Verdict {
         for _ in 0..ROUNDS_MAX {
-            if let Round::Done(decision, manifest, lock) = self.round(listener) {
-                return (decision, manifest, lock);
+            if let Some(verdict) = self.round(listener) {
+                return verdict;
             }
         }
-        (Decision::closed(Why::Unsteady, None, vec![]), None, None)
+        Verdict { decision: Decision::closed(Why::Unsteady, None, vec![]), manifest: None, lock: None }
     }
 
-    fn round(&mut self, listener: &Listener<'_>) -> Round {
+    /// One look from start to end; none when something changed meanwhile.
+    fn round(&mut self, listener: &Listener<'_>) -> Option<Verdict> {
         let closed = |why, manifest: Option<Manifest>| {
-            Round::Done(Decision::closed(why, manifest.as_ref(), vec![]), manifest, None)
+            Some(Verdict { decision: Decision::closed(why, manifest.as_ref(), vec![]), manifest, lock: None })
         };
         let dir = match ModelDir::open(&self.directory) {
             Ok(dir) => dir,
@@ -167,7 +169,7 @@ impl Gate {
         }
         let stored = dir.receipt_bytes();
         let receipt = match &stored {
-            Ok(Some(bytes)) => Receipt::from_json(bytes, &manifest).map_err(unusable),
+            Ok(Some(bytes)) => Receipt::from_json(bytes, &manifest).map_err(|error| unusable(&error)),
             Ok(None) => Err(Why::NoReceipt),
             Err(error) => Err(Why::ReceiptUnreadable { why: in_words(error) }),
         };
@@ -175,16 +177,16 @@ impl Gate {
             Ok(receipt) => self.files(&dir, &manifest, &receipt, listener),
             Err(why) => Some(Decision::closed(why, Some(&manifest), missing_files(&dir, &manifest))),
         };
-        let Some(decision) = decision else { return Round::Changed };
+        let decision = decision?;
         if let (Ok(before), Ok(now)) = (&stored, dir.receipt_bytes())
             && *before != now
         {
-            return Round::Changed;
+            return None;
         }
         if lock.is_none() && decision.is_open() {
             (listener.notice)(Notice::NoLock);
         }
-        Round::Done(decision, Some(manifest), lock)
+        Some(Verdict { decision, manifest: Some(manifest), lock })
     }
 
     fn unwanted(&self, manifest: &Manifest) -> Option<Why> {
@@ -207,12 +209,12 @@ impl Gate {
     ) -> Option<Decision> {
         let mut survey = Survey::look(dir, manifest);
         if !self.question.full {
-            survey.trust(Outcome::Trusted, |at, _| receipt.files().get(at).map(|record| record.identity));
+            survey.trust(&Outcome::Trusted, |at, _| receipt.files().get(at).map(|record| record.identity));
         }
-        survey.trust(Outcome::Hashed, |_, entry| self.fresh.verified(entry));
+        survey.trust(&Outcome::Hashed, |_, entry| self.fresh.verified(entry));
         let mut memory = if survey.is_settled() { None } else { self.recall(dir, manifest, listener) };
         if let Some(memory) = memory.as_ref().filter(|_| !self.question.full) {
-            survey.trust(Outcome::Trusted, |_, entry| memory.verified(entry));
+            survey.trust(&Outcome::Trusted, |_, entry| memory.verified(entry));
         }
         if survey.is_settled() || (self.question.lazy && survey.has_bad()) {
             return Some(survey.decide());
@@ -262,11 +264,11 @@ pub(super) fn load_manifest(dir: &ModelDir) -> Result<Manifest, Why> {
     }
 }
 
-fn unusable(error: ReceiptError) -> Why {
+fn unusable(error: &ReceiptError) -> Why {
     match error {
-        ReceiptError::OtherManifest { expected, found } => Why::ReceiptOfOther { expected, found },
-        ReceiptError::Schema { .. } => Why::ReceiptUnreadable { why: in_words(&error) },
-        ReceiptError::Json(_) | ReceiptError::Unproved { .. } => Why::ReceiptDamaged { why: in_words(&error) },
+        ReceiptError::OtherManifest { expected, found } => Why::ReceiptOfOther { expected: *expected, found: *found },
+        ReceiptError::Schema { .. } => Why::ReceiptUnreadable { why: in_words(error) },
+        ReceiptError::Json(_) | ReceiptError::Unproved { .. } => Why::ReceiptDamaged { why: in_words(error) },
     }
 }
 

@@ -43,7 +43,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Gives `outcome` to the files that still have the identity `verified` knows for them.
-    pub(super) fn trust(&mut self, outcome: Outcome, verified: impl Fn(usize, &FileEntry) -> Option<Identity>) {
+    pub(super) fn trust(&mut self, outcome: &Outcome, verified: impl Fn(usize, &FileEntry) -> Option<Identity>) {
         for (at, entry) in self.manifest.files().iter().enumerate() {
             if self.outcomes[at].is_none()
                 && let Some(identity) = verified(at, entry)

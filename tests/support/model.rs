@@ -1,4 +1,7 @@
-//! A verified model directory from files in memory, made by the library's own parts.
+//! A verified model directory from files in memory, made by the library's own parts. Not part of
+//! the scripted hub beside it, which may not use the library: tests include this file by its path.
+
+#![allow(dead_code, unreachable_pub, reason = "each test that includes this uses a part of it")]
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +26,7 @@ pub struct Model {
 
 /// Files of a small sharded model, each with other bytes.
 pub fn kimi_shaped() -> Vec<(String, Vec<u8>)> {
-    let shard = |n: usize| (format!("model-{n:05}-of-00004.safetensors"), vec![n as u8; 1000 + n]);
+    let shard = |n: usize| (format!("model-{n:05}-of-00004.safetensors"), vec![u8::try_from(n).unwrap(); 1000 + n]);
     let mut files: Vec<_> = (1..=4).map(shard).collect();
     files.push(("config.json".into(), b"{\"architectures\": []}".to_vec()));
     files.push(("tokenizer/vocab.txt".into(), b"a b c".to_vec()));

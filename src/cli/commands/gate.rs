@@ -3,6 +3,7 @@
 //! The verdict is the result: on stdout, but on stderr when a command is about to have stdout.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::cli::args::{GateArgs, Wait};
@@ -13,6 +14,7 @@ use crate::cli::resolve::{self, GateRequest, Then};
 use crate::cli::signals::Signals;
 use crate::cli::{Context, ui::Ui};
 use crate::clock;
+use crate::config::Settings;
 use crate::core::code::Code;
 use crate::core::manifest::Manifest;
 use crate::gate::check::{Answer, Gate, Question};
@@ -28,8 +30,9 @@ use crate::volume::place::write_result;
 /// # Errors
 /// What the user is told.
 pub fn run(args: GateArgs, context: Context) -> Result<Exit, Failure> {
-    let request = resolve::gate(args, &context.environment, &context.here)?;
-    let mut looker = Looker { request: &request, context: &context, gate: None };
+    let Context { settings, ui, environment, here } = context;
+    let request = resolve::gate(args, &environment, &here)?;
+    let mut looker = Looker { request: &request, settings: &settings, ui: &ui, here: &here, gate: None };
     let (look, code) = match request.wait {
         None => {
             let look = looker.look()?;
@@ -39,14 +42,14 @@ pub fn run(args: GateArgs, context: Context) -> Result<Exit, Failure> {
         Some(wait) => looker.wait(wait)?,
     };
     let exit = code.map_or(Exit::Success, Exit::Code);
-    tell(&look, &request, &context.ui, exit)?;
+    tell(&look, &request, &ui, exit)?;
     if exit != Exit::Success {
         return Ok(exit);
     }
     match &request.then {
         Then::Report => Ok(exit),
-        Then::Hold => hold(&look.answer),
-        Then::Start(command) => Ok(start(command, &look.answer, &context.ui)),
+        Then::Hold => hold(look.answer),
+        Then::Start(command) => Ok(start(command, &look.answer, &ui)),
     }
 }
 
@@ -59,14 +62,16 @@ struct Look {
 
 struct Looker<'a> {
     request: &'a GateRequest,
-    context: &'a Context,
+    settings: &'a Settings,
+    ui: &'a Ui,
+    here: &'a Path,
     /// Once the model is there, it stays the same one.
     gate: Option<(Model, Gate)>,
 }
 
 impl Looker<'_> {
     fn look(&mut self) -> Result<Look, CliError> {
-        let Context { settings, ui, here, .. } = self.context;
+        let Self { settings, ui, here, .. } = *self;
         if self.gate.is_none() {
             match locate(&self.request.model, &settings.volume, here)? {
                 Located::Here(model) => {
@@ -117,9 +122,7 @@ impl Looker<'_> {
             let mut look = self.look()?;
             let outlook = match look.answer.decision.code() {
                 None => Outlook::default(),
-                Some(_) => {
-                    Outlook::of(&self.context.settings.volume.value, look.model.id.as_ref(), &look.answer.directory)
-                }
+                Some(_) => Outlook::of(&self.settings.volume.value, look.model.id.as_ref(), &look.answer.directory),
             };
             if let Some((code, message)) = outlook.failed {
                 look.answer.decision = look.answer.decision.after_failed_pull(code, message);
@@ -130,7 +133,7 @@ impl Looker<'_> {
                 Step::End(code) => return Ok((look, Some(code))),
                 Step::Again { pause, say } => {
                     if say {
-                        self.context.ui.note(&waiting_line(&look, waiting.still_for(now)));
+                        self.ui.note(&waiting_line(&look, waiting.still_for(now)));
                     }
                     drop(look);
                     std::thread::sleep(pause);
@@ -177,7 +180,7 @@ fn start(command: &[OsString], answer: &Answer, ui: &Ui) -> Exit {
 }
 
 /// Keeps the lock until a signal says that it is enough, which is what was asked for.
-fn hold(answer: &Answer) -> Result<Exit, Failure> {
+fn hold(answer: Answer) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -187,6 +190,6 @@ fn hold(answer: &Answer) -> Result<Exit, Failure> {
         Ok::<_, CliError>(())
     })?;
     // Only now may the lock go.
-    let _held = &answer.lock;
+    drop(answer);
     Ok(Exit::Success)
 }

@@ -6,6 +6,7 @@ use crate::cli::args::VerifyArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::hashing::with_progress;
 use crate::cli::model_ref::{Located, Model, locate, subject};
+use crate::cli::ui::Ui;
 use crate::cli::{Context, resolve};
 use crate::core::manifest::Manifest;
 use crate::gate::check::Answer;
@@ -19,13 +20,14 @@ use crate::volume::{ModelDir, Volume, VolumeError};
 /// # Errors
 /// What the user is told.
 pub fn run(args: VerifyArgs, context: Context) -> Result<Exit, Failure> {
-    let Context { settings, ui, here, .. } = &context;
-    let reference = resolve::model(&args.model, here)?;
-    let (model, verified, hint) = match locate(&reference, &settings.volume, here)? {
+    let VerifyArgs { model, quarantine } = args;
+    let Context { settings, ui, here, .. } = context;
+    let reference = resolve::model(&model, &here)?;
+    let (model, verified, hint) = match locate(&reference, &settings.volume, &here)? {
         Located::Here(model) => {
             let open = |dir: &ModelDir| quarantine_for(&model, &settings.volume.value, dir);
-            let quarantine: Option<OpenQuarantine<'_>> = if args.quarantine { Some(&open) } else { None };
-            let verified = with_progress(ui, &model.shown(), "everything is asked for", |listener| {
+            let quarantine: Option<OpenQuarantine<'_>> = if quarantine { Some(&open) } else { None };
+            let verified = with_progress(&ui, &model.shown(), "everything is asked for", |listener| {
                 verify(model.directory.clone(), quarantine, listener)
             });
             (model, verified, None)
@@ -36,14 +38,13 @@ pub fn run(args: VerifyArgs, context: Context) -> Result<Exit, Failure> {
         }
     };
     let source = verified.answer.manifest.as_ref().map(Manifest::source);
-    let subject = subject(&model, source, settings, hint);
+    let subject = subject(&model, source, &settings, hint);
     let exit = verified.answer.decision.code().map_or(Exit::Success, Exit::Code);
-    tell(&verified, &subject, &context, exit)?;
+    tell(&verified, &subject, &ui, exit)?;
     Ok(exit)
 }
 
-fn tell(verified: &Verified, subject: &Subject, context: &Context, exit: Exit) -> Result<(), Failure> {
-    let ui = &context.ui;
+fn tell(verified: &Verified, subject: &Subject, ui: &Ui, exit: Exit) -> Result<(), Failure> {
     if ui.is_json() {
         ui.result_json(&VerifyReport::new(verified, subject, exit.number()))?;
     } else {
