@@ -18,6 +18,7 @@ use crate::core::reason::{Reason, Why};
 use crate::core::receipt::{Receipt, ReceiptError};
 use crate::core::repo::Revision;
 use crate::core::repo_path::RepoPath;
+use crate::core::retry::FailureClass;
 use crate::volume::in_use::{Attempt, InUse};
 use crate::volume::{ModelDir, VolumeError};
 
@@ -162,7 +163,9 @@ impl Gate {
         };
         let manifest = match load_manifest(&dir) {
             Ok(manifest) => manifest,
-            Err(why) => return closed(why, None),
+            // Replaced on another host between open and read.
+            Err(Unloaded::Stale) => return None,
+            Err(Unloaded::For(why)) => return closed(why, None),
         };
         if let Some(why) = self.unwanted(&manifest) {
             return closed(why, Some(manifest));
@@ -171,18 +174,22 @@ impl Gate {
         let receipt = match &stored {
             Ok(Some(bytes)) => Receipt::from_json(bytes, &manifest).map_err(|error| unusable(&error)),
             Ok(None) => Err(Why::NoReceipt),
+            Err(error) if is_stale(error) => return None,
             Err(error) => Err(Why::ReceiptUnreadable { why: in_words(error) }),
         };
         let decision = match receipt {
             Ok(receipt) => self.files(&dir, &manifest, &receipt, listener),
             Err(why) => Some(Decision::closed(why, Some(&manifest), missing_files(&dir, &manifest))),
         };
-        let decision = decision?;
-        if let (Ok(before), Ok(now)) = (&stored, dir.receipt_bytes())
-            && *before != now
-        {
-            return None;
-        }
+        let decision = match (&stored, dir.receipt_bytes()) {
+            (Ok(before), Ok(now)) if *before != now => return None,
+            // What cannot be read again may have changed.
+            (Ok(_), Err(error)) if !is_stale(&error) => {
+                return closed(Why::ReceiptUnreadable { why: in_words(&error) }, Some(manifest));
+            }
+            (Ok(_), Err(_)) => return None,
+            _ => decision?,
+        };
         if lock.is_none() && decision.is_open() {
             (listener.notice)(Notice::NoLock);
         }
@@ -251,17 +258,33 @@ pub(super) fn unopened(error: &VolumeError) -> Why {
     if error.is_missing() { Why::NeverPulled { looked: words } } else { Why::ManifestUnreadable { why: words } }
 }
 
+/// Why there is no manifest to go by.
+pub(super) enum Unloaded {
+    /// The server of a network file system forgot the file: look again.
+    Stale,
+    /// For good.
+    For(Why),
+}
+
 /// The manifest, or that of a first pull under way.
-pub(super) fn load_manifest(dir: &ModelDir) -> Result<Manifest, Why> {
-    let unreadable = |error| Why::ManifestUnreadable { why: in_words(&error) };
-    let manifest = dir.manifest().map_err(unreadable)?;
-    match manifest {
-        Some(manifest) => Ok(manifest),
-        None => dir.pending_manifest().map_err(unreadable)?.ok_or_else(|| {
+pub(super) fn load_manifest(dir: &ModelDir) -> Result<Manifest, Unloaded> {
+    let loaded = dir.manifest().and_then(|manifest| match manifest {
+        Some(manifest) => Ok(Some(manifest)),
+        None => dir.pending_manifest(),
+    });
+    match loaded {
+        Ok(Some(manifest)) => Ok(manifest),
+        Ok(None) => {
             let looked = format!("{} is no model directory: it has no manifest", dir.path().display());
-            Why::NeverPulled { looked }
-        }),
+            Err(Unloaded::For(Why::NeverPulled { looked }))
+        }
+        Err(error) if is_stale(&error) => Err(Unloaded::Stale),
+        Err(error) => Err(Unloaded::For(Why::ManifestUnreadable { why: in_words(&error) })),
     }
+}
+
+fn is_stale(error: &VolumeError) -> bool {
+    matches!(error.class(), FailureClass::Transient { .. })
 }
 
 fn unusable(error: &ReceiptError) -> Why {

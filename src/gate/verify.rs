@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::check::{Answer, Listener, Notice, load_manifest, missing_files, unopened};
+use super::check::{Answer, Listener, Notice, Unloaded, load_manifest, missing_files, unopened};
 use super::hash::{Hashed, Pages, hash_files, in_words, look_at};
 use crate::clock;
 use crate::core::gate::{Decision, Outcome};
@@ -54,7 +54,7 @@ pub type OpenQuarantine<'a> = &'a dyn Fn(&ModelDir) -> Result<Quarantine, Volume
 pub fn verify(directory: PathBuf, quarantine: Option<OpenQuarantine<'_>>, listener: &Listener<'_>) -> Verified {
     let started = clock::since_boot();
     let dir = ModelDir::open(&directory);
-    let (manifest, done) = match dir.as_ref().map_err(unopened).and_then(|dir| Ok((dir, load_manifest(dir)?))) {
+    let (manifest, done) = match dir.as_ref().map_err(unopened).and_then(|dir| Ok((dir, loaded(dir)?))) {
         Ok((dir, manifest)) => {
             let done = Work { dir, manifest: &manifest, listener }.run(quarantine);
             (Some(manifest), done)
@@ -64,6 +64,13 @@ pub fn verify(directory: PathBuf, quarantine: Option<OpenQuarantine<'_>>, listen
     let took = clock::since_boot().saturating_sub(started);
     let Done { decision, receipt, quarantined } = done;
     Verified { answer: Answer { directory, manifest, decision, took, lock: None }, receipt, quarantined }
+}
+
+fn loaded(dir: &ModelDir) -> Result<Manifest, Why> {
+    load_manifest(dir).map_err(|unloaded| match unloaded {
+        Unloaded::Stale => Why::Unsteady,
+        Unloaded::For(why) => why,
+    })
 }
 
 struct Done {
