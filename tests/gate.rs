@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use model::{Model, kimi_shaped, manifest};
 use muster::core::selection::{Pattern, Selection};
+use muster::gate::check::{Gate, Listener, Notice, Question};
 use muster::volume::in_use::Attempt;
 use muster::volume::{ModelDir, Volume};
 use serde_json::Value;
@@ -444,6 +445,99 @@ fn a_wait_ends_at_its_limit_at_a_stall_or_at_once() {
     let started = Instant::now();
     assert_eq!(muster.run(&["gate", "kimi", "--wait=60s"]).code, 11);
     assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn an_update_during_the_check_never_opens_on_a_mixture() {
+    let model = kimi();
+    fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o600)).unwrap();
+    let dir = ModelDir::open(&model.dir()).unwrap();
+    let receipt = dir.receipt_bytes().unwrap().unwrap();
+    let rounds = std::sync::atomic::AtomicUsize::new(0);
+    // Locks may lie, so a writer comes in between: each time something is hashed, the receipt changes.
+    let notice = |notice| {
+        if matches!(notice, Notice::Hashing { .. }) {
+            let round = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let changed = [&receipt[..], &vec![b' '; round + 1]].concat();
+            fs::write(model.path(".muster/receipt.json"), changed).unwrap();
+            fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+    };
+    let listener = Listener { notice: &notice, bytes: &|_| {} };
+    let mut gate = Gate::new(&model.dir(), Question { full: true, ..Question::default() });
+    let answer = gate.check(&listener);
+    let asked = rounds.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(asked > 1, "it looked again");
+    assert!(answer.decision.is_open() || answer.decision.exit() == 18, "{:?}", answer.decision);
+
+    // Left alone, the same gate comes to a verdict.
+    let quiet = Listener { notice: &|_| {}, bytes: &|_| {} };
+    fs::write(model.path(".muster/receipt.json"), &receipt).unwrap();
+    assert!(gate.check(&quiet).decision.is_open());
+}
+
+#[test]
+fn a_file_changed_while_others_are_hashed_is_looked_at_again() {
+    let model = kimi();
+    fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o600)).unwrap();
+    let once = std::sync::Once::new();
+    // The config was trusted by then; afterwards it is another one.
+    let notice = |_| once.call_once(|| flip_a_byte(&model.path("config.json")));
+    let listener = Listener { notice: &notice, bytes: &|_| {} };
+    let answer = Gate::new(&model.dir(), Question::default()).check(&listener);
+    assert_eq!(answer.decision.exit(), 11, "{:?}", answer.decision);
+}
+
+#[test]
+fn a_memory_that_others_could_write_is_not_used_and_that_is_said() {
+    let model = kimi();
+    let muster = Muster::on(model.volume());
+    let shared = muster.home.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o600)).unwrap();
+    let ended = muster.run(&["gate", "kimi", "--remember", shared.to_str().unwrap()]);
+    assert_eq!(ended.code, 0);
+    assert!(ended.err.contains("not a directory of this user alone"), "{}", ended.err);
+    assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
+}
+
+#[test]
+fn a_first_pull_under_way_is_incomplete_and_names_what_is_missing() {
+    let model = kimi();
+    fs::rename(model.path(".muster/manifest.json"), model.path(".muster/manifest.pending.json")).unwrap();
+    fs::remove_file(model.path(".muster/receipt.json")).unwrap();
+    fs::remove_file(model.path(SHARD)).unwrap();
+    let muster = Muster::on(model.volume());
+    for verb in ["gate", "verify"] {
+        let ended = muster.run(&[verb, "kimi"]);
+        assert_eq!(ended.code, 10);
+        assert!(ended.out.contains(&format!("{SHARD}: missing")), "{}", ended.out);
+    }
+    assert!(!model.path(".muster/receipt.json").exists());
+}
+
+#[test]
+fn a_wait_ends_at_once_when_the_pull_has_given_up() {
+    let model = kimi();
+    fs::remove_file(model.path(SHARD)).unwrap();
+    let now = muster::clock::now();
+    let status = serde_json::json!({
+        "schema": 1, "volume": "/v", "written_at": now.to_string(),
+        "daemon": {"running": true, "host": null, "pid": null, "version": null, "age_s": null},
+        "models": [{
+            "id": "kimi", "repo": "org/Kimi", "repo_type": "model", "revision": "main", "commit": null,
+            "selection": null, "directory": "/v/kimi", "state": "failed", "phase": null, "files": null,
+            "shards": null, "bytes": null, "rate_bytes_per_s": null, "eta_s": null, "last_byte_age_s": null,
+            "connections": 0, "error": {"code": "no_space", "message": "not enough space", "hint": null}
+        }]
+    });
+    fs::write(model.volume().join(".muster/status.json"), status.to_string()).unwrap();
+    let muster = Muster::on(model.volume());
+    let (code, value) = muster.json(&["gate", "kimi", "--wait=60s"]);
+    assert_valid(GATE_SCHEMA, &value);
+    assert_eq!(code, 16);
+    assert!(muster.run(&["gate", "kimi", "--wait=60s"]).out.contains("the pull failed: not enough space"));
 }
 
 #[test]
