@@ -6,7 +6,10 @@ use crate::cli::exit::{CliError, Exit, Failure};
 
 /// Name and text of every schema. A new one is a file in `src/api/schema/` and a line here:
 /// `("status", include_str!("../../api/schema/status.v1.json"))`.
-pub const SCHEMAS: &[(&str, &str)] = &[];
+pub const SCHEMAS: &[(&str, &str)] = &[
+    ("gate", include_str!("../../api/schema/gate.v1.json")),
+    ("verify", include_str!("../../api/schema/verify.v1.json")),
+];
 
 /// Prints one schema, or the names of all.
 ///
