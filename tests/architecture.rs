@@ -24,6 +24,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("fetch", 2),
     ("sources", 2),
     ("daemon", 3),
+    ("demo", 3),
     ("gate", 3),
     ("mirror", 3),
     ("api", 4),

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::config::ConfigError;
 use crate::core::code::Code;
 use crate::core::job::JobError;
+use crate::volume::VolumeError;
 
 /// How a verb ended without an error to tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,6 +153,12 @@ impl From<ConfigError> for Failure {
             _ => return told.into(),
         };
         told.hint(hint).into()
+    }
+}
+
+impl From<&VolumeError> for CliError {
+    fn from(error: &VolumeError) -> Self {
+        Self { hint: error.hint().map(str::to_owned), ..Self::from_error(error.code(), error) }
     }
 }
 

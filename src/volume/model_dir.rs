@@ -136,6 +136,12 @@ impl ModelDir {
         self.read_own(RECEIPT)
     }
 
+    /// The identity of the stored receipt, to notice a new one without reading it.
+    pub fn receipt_identity(&self) -> Result<Option<Identity>> {
+        let Some(own) = self.own()? else { return Ok(None) };
+        Ok(own.look(RECEIPT)?.map(|stat| identity::of(&stat)))
+    }
+
     /// Writes the receipt, unless it is there already.
     pub fn store_receipt(&self, receipt: &Receipt) -> Result<()> {
         small_file::store_changed(&self.make_own()?, RECEIPT, &receipt.to_json()).map(drop)
