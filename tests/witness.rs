@@ -1,0 +1,173 @@
+//! The official client and the official reader of weights, unmodified, against the mirror.
+//!
+//! They are installed by `tests/run`. Without them these tests fail: a test that did not run did
+//! not pass.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+
+mod mirror_support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mirror_support::{COMMIT, Served};
+use muster::mirror::{MirrorAuth, MirrorToken};
+
+const SHARDS: u32 = 119;
+/// Smaller than the repository, so that the client has to follow pages.
+const PAGE_SIZE: usize = 50;
+
+fn hub() -> Served {
+    Served::with(SHARDS, muster::demo::SHARD_MIN, MirrorAuth::Everybody, PAGE_SIZE)
+}
+
+#[track_caller]
+fn witness(variable: &str) -> PathBuf {
+    let path = std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} is not set: run tests/run"));
+    assert!(Path::new(&path).exists(), "{variable} names nothing: run tests/run");
+    path.into()
+}
+
+/// `hf` in a home of its own, asking nobody but the mirror.
+struct Client {
+    home: tempfile::TempDir,
+    endpoint: String,
+    token: Option<&'static str>,
+}
+
+impl Client {
+    fn of(hub: &Served) -> Self {
+        Self { home: tempfile::tempdir().unwrap(), endpoint: hub.endpoint(), token: None }
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C.UTF-8");
+        command.env("HOME", self.home.path()).env("HF_HOME", self.home.path().join("hf"));
+        command.env("HF_ENDPOINT", &self.endpoint).env("HF_HUB_DISABLE_TELEMETRY", "1");
+        command.env("HF_HUB_DISABLE_XET", "1").env("HF_HUB_DISABLE_PROGRESS_BARS", "1");
+        command.env("NO_PROXY", "127.0.0.1").envs(self.token.map(|token| ("HF_TOKEN", token)));
+        command
+    }
+
+    /// Runs `hf`; its exit code and everything it said.
+    fn hf(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = self.command(&witness("MUSTER_TEST_HF")).args(arguments).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    #[track_caller]
+    fn hf_succeeds(&self, arguments: &[&str]) -> String {
+        let (code, said) = self.hf(arguments);
+        assert_eq!(code, Some(0), "hf {arguments:?}: {said}");
+        said
+    }
+
+    fn local(&self) -> PathBuf {
+        self.home.path().join("local")
+    }
+}
+
+/// Every file of the repository, byte for byte.
+#[track_caller]
+fn assert_is_copy(hub: &Served, copy: &Path) {
+    for file in hub.manifest.files() {
+        let bytes = std::fs::read(copy.join(file.path.as_str())).unwrap_or_else(|e| panic!("{}: {e}", file.path));
+        assert_eq!(bytes, std::fs::read(hub.model_path(file.path.as_str())).unwrap(), "{}", file.path);
+    }
+}
+
+#[test]
+fn hf_downloads_to_a_directory_and_agrees_with_what_it_got() {
+    let hub = hub();
+    let client = Client::of(&hub);
+    let local = client.local();
+    let to = local.to_str().unwrap();
+    client.hf_succeeds(&["download", "org/model", "--local-dir", to]);
+    assert_is_copy(&hub, &local);
+    let strict = ["--fail-on-missing-files", "--fail-on-extra-files"];
+    let verify = ["cache", "verify", "org/model", "--local-dir", to, strict[0], strict[1]];
+    client.hf_succeeds(&verify);
+    // The check itself works: one byte more, and it disagrees.
+    let shard = local.join("model-00042-of-000119.safetensors");
+    let mut bytes = std::fs::read(&shard).unwrap();
+    bytes[30_000] ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let (code, said) = client.hf(&verify);
+    assert_eq!(code, Some(1), "{said}");
+}
+
+#[test]
+fn hf_downloads_to_its_cache_at_a_branch_and_at_a_commit() {
+    let hub = hub();
+    let client = Client::of(&hub);
+    client.hf_succeeds(&["download", "org/model"]);
+    let repo = client.home.path().join("hf/hub/models--org--model");
+    assert_is_copy(&hub, &repo.join("snapshots").join(COMMIT));
+    assert_eq!(std::fs::read_to_string(repo.join("refs/main")).unwrap(), COMMIT);
+    client.hf_succeeds(&["cache", "verify", "org/model", "--fail-on-missing-files", "--fail-on-extra-files"]);
+    client.hf_succeeds(&["download", "org/model", "--revision", COMMIT]);
+    client.hf_succeeds(&["download", "org/model", "docs/größe-模型.md", "docs/deploy guide.md"]);
+    client.hf_succeeds(&[
+        "download",
+        "org/model",
+        "--include",
+        "*.json",
+        "--local-dir",
+        client.local().to_str().unwrap(),
+    ]);
+    assert!(client.local().join("config.json").exists() && !client.local().join("README.md").exists());
+}
+
+#[test]
+fn hf_understands_what_the_mirror_refuses() {
+    let hub = hub();
+    let client = Client::of(&hub);
+    for (arguments, expected) in [
+        (&["download", "org/other"][..], "not found"),
+        (&["download", "org/model", "--revision", "v9"], "revision"),
+        (&["download", "org/model", "missing.json"], "not found"),
+    ] {
+        let (code, said) = client.hf(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {said}");
+        assert!(said.to_lowercase().contains(expected), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn hf_shows_its_token_and_gets_nothing_without_it() {
+    let auth = MirrorAuth::Bearer(MirrorToken::parse("hf_of_the_mirror").unwrap());
+    let hub = Served::with(1, muster::demo::SHARD_MIN, auth, PAGE_SIZE);
+    let mut client = Client::of(&hub);
+    let to = client.local();
+    let download = ["download", "org/model", "--local-dir", to.to_str().unwrap()];
+    assert_eq!(client.hf(&download).0, Some(1));
+    client.token = Some("hf_of_the_mirror");
+    client.hf_succeeds(&download);
+    assert_is_copy(&hub, &to);
+}
+
+#[test]
+fn safetensors_opens_every_shard_and_finds_every_tensor_of_the_index() {
+    let script = r#"
+import json, pathlib, sys
+from safetensors import safe_open
+root = pathlib.Path(sys.argv[1])
+index = json.loads((root / "model.safetensors.index.json").read_text())
+found, size = {}, 0
+for shard in sorted(root.glob("*.safetensors")):
+    with safe_open(shard, framework="np") as file:
+        for name in file.keys():
+            found[name] = shard.name
+            size += file.get_tensor(name).nbytes
+assert found == index["weight_map"], "the index and the shards differ"
+assert size == index["metadata"]["total_size"], (size, index["metadata"])
+print(len(set(found.values())))
+"#;
+    let hub = hub();
+    let client = Client::of(&hub);
+    let mut python = client.command(&witness("MUSTER_TEST_PYTHON"));
+    let output = python.args(["-c", script]).arg(hub.model_path("")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), SHARDS.to_string());
+}
