@@ -36,6 +36,11 @@ impl Environment {
         value.map(|value| value.to_str().ok_or(ConfigError::NotUnicode { name })).transpose()
     }
 
+    /// The names of all variables, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &std::ffi::OsStr> {
+        self.variables.keys().map(OsString::as_os_str)
+    }
+
     /// Whether a variable is set and not empty.
     #[must_use]
     pub fn is_set(&self, name: &str) -> bool {
