@@ -3,12 +3,14 @@
 //! Invariant (P7): libraries never log below warn, whatever the user asks for, since at lower
 //! levels some of them print headers. Where lines go is the caller's choice of writer.
 
+use std::sync::OnceLock;
+
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{LogFormat, LogLevel};
 
@@ -23,6 +25,9 @@ pub struct Logging {
     pub colour: bool,
 }
 
+/// What is logged now.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
 /// Starts logging for the process. A second start changes nothing.
 pub fn start<W>(logging: Logging, writer: W)
 where
@@ -32,8 +37,19 @@ where
         LogFormat::Text => fmt::layer().with_ansi(logging.colour).with_writer(writer).boxed(),
         LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(writer).boxed(),
     };
+    let (filter, handle) = reload::Layer::new(filter(logging.level));
     // An error here says that logging has been started already.
-    let _ = tracing_subscriber::registry().with(lines.with_filter(filter(logging.level))).try_init();
+    if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
+        let _ = FILTER.set(handle);
+    }
+}
+
+/// Changes what is logged from now on.
+pub fn set_level(level: LogLevel) {
+    if let Some(handle) = FILTER.get() {
+        // It fails only when logging has gone.
+        let _ = handle.reload(filter(level));
+    }
 }
 
 fn filter(level: LogLevel) -> Targets {

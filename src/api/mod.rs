@@ -11,11 +11,13 @@ pub mod client;
 mod connections;
 pub mod dto;
 mod events;
+pub mod owner;
 mod routes;
 pub mod serve;
 pub mod socket;
 
 pub use bearer::{BearerToken, BearerTokenError};
 pub use client::{Client, ClientError};
+pub use owner::{Candidate, OwnError};
 pub use serve::{Door, Service, serve};
 pub use socket::{Access, BoundSocket, SocketError, Wish};

@@ -5,13 +5,18 @@
 //! prints or ends the process.
 
 pub mod args;
+pub mod asking;
 pub mod commands;
 pub mod exit;
+pub mod facts;
 pub mod hashing;
 pub mod model_ref;
+pub mod owning;
 pub mod progress;
+pub mod reload;
 pub mod repo_text;
 pub mod resolve;
+pub mod runtime;
 pub mod signals;
 pub mod ui;
 
@@ -35,6 +40,8 @@ pub struct Context {
     pub ui: Ui,
     /// The environment the settings came from.
     pub environment: Environment,
+    /// The configuration file that a flag named.
+    pub config: Option<PathBuf>,
     /// The directory muster was started in.
     pub here: PathBuf,
 }
@@ -69,7 +76,8 @@ fn context(cli: &Cli, ui: Ui, environment: Environment) -> Result<Context, Failu
     settings.log.level = settings.log.level.overridden("--verbose", verbose);
     let settings = settings.anchored(&here);
     start_logging(&settings, &cli.verb, &ui);
-    Ok(Context { settings, ui, environment, here })
+    let config = cli.global.config.clone().map(|file| here.join(file));
+    Ok(Context { settings, ui, environment, config, here })
 }
 
 fn start_logging(settings: &Settings, verb: &Verb, ui: &Ui) {

@@ -119,6 +119,8 @@ struct Entry {
     wish: Option<Wish>,
     token: Option<Token>,
     resolved: Option<Resolved>,
+    /// Its directory is being taken away: nobody may begin to work on it.
+    removing: bool,
     /// Whether this owner may work on it: a foreground pull leaves other jobs alone.
     admitted: bool,
     /// When a job that could not go on is taken up again by itself, since boot.
@@ -135,6 +137,7 @@ impl Entry {
             wish: None,
             token: None,
             resolved: None,
+            removing: false,
             admitted,
             again_at: None,
             failures: Failures::default(),
@@ -144,7 +147,7 @@ impl Entry {
     /// Whether a worker may take it now.
     fn waits(&self, now: Duration) -> bool {
         let due = self.again_at.map_or(self.job.state == JobState::Queued, |at| at <= now);
-        self.admitted && self.running.is_none() && due
+        self.admitted && !self.removing && self.running.is_none() && due
     }
 }
 
@@ -184,6 +187,9 @@ impl Jobs {
         let name = spec.name.clone();
         {
             let mut entries = self.entries();
+            if entries.get(&name).is_some_and(|entry| entry.removing) {
+                return Err(JobRefusal::Running { name });
+            }
             if let Some(entry) = entries.get_mut(&name)
                 && (entry.running.is_some() || (entry.job.state == JobState::Queued && entry.admitted))
             {
@@ -217,6 +223,9 @@ impl Jobs {
         {
             let mut entries = self.entries();
             let entry = entries.get_mut(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
+            if entry.removing {
+                return Err(JobRefusal::Running { name: name.clone() });
+            }
             if entry.running.is_some() || (entry.admitted && entry.job.state == JobState::Queued) {
                 return Ok(());
             }
@@ -253,12 +262,24 @@ impl Jobs {
         })
     }
 
-    /// Drops a job from the table; the directory is the caller's.
-    pub(super) fn forget(&self, name: &ModelName) -> Result<(), JobRefusal> {
+    /// Keeps everybody from working on a model while its directory is taken away.
+    pub(super) fn begin_removal(&self, name: &ModelName) -> Result<(), JobRefusal> {
         let mut entries = self.entries();
-        let entry = entries.get(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
-        if entry.running.is_some() {
-            return Err(JobRefusal::State { name: name.clone(), state: entry.job.state, verb: "removed" });
+        let entry = entries.get_mut(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
+        if entry.running.is_some() || entry.removing {
+            return Err(JobRefusal::Running { name: name.clone() });
+        }
+        entry.removing = true;
+        Ok(())
+    }
+
+    /// The directory is gone, and so is the job; or it stayed, and so does the job.
+    pub(super) fn end_removal(&self, name: &ModelName, gone: bool) {
+        let mut entries = self.entries();
+        if !gone {
+            entries.get_mut(name).into_iter().for_each(|entry| entry.removing = false);
+            self.0.wake.notify_one();
+            return;
         }
         entries.remove(name);
         let forgotten = self.0.bench.store.remove_job(name).and_then(|()| self.0.bench.store.forget_model(name));
@@ -267,7 +288,6 @@ impl Jobs {
         }
         self.0.bench.audit(name, Phase::Removed, "");
         self.tell(name, None, None);
-        Ok(())
     }
 
     /// Puts a job into the table as it was found.

@@ -227,10 +227,17 @@ impl Jobs {
     /// # Errors
     /// [`JobRefusal`]: unknown, being pulled, in use, or the volume fails.
     pub async fn remove(&self, name: &ModelName, now: bool) -> Result<(), JobRefusal> {
-        self.forget(name)?;
-        let (bench, name) = (Arc::clone(self.bench()), name.clone());
-        let removed = self.bench().blocking.clone().run(move || update::remove(&bench, &name, now)).await;
-        Ok(removed?)
+        self.begin_removal(name)?;
+        let (jobs, name) = (self.clone(), name.clone());
+        // Seen through even when the caller goes away.
+        let removal = self.bench().blocking.start(move || {
+            let is_there = || matches!(jobs.bench().volume.model(&name), Ok(Some(_)));
+            let was_there = is_there();
+            let removed = update::remove(jobs.bench(), &name, now);
+            jobs.end_removal(&name, removed.is_ok() || (was_there && !is_there()));
+            removed
+        });
+        Ok(removal.wait().await?)
     }
 }
 

@@ -46,6 +46,28 @@ pub enum Phase {
     Failed,
 }
 
+impl Phase {
+    /// The word for it, as in JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Resolved => "resolved",
+            Self::Fetched => "fetched",
+            Self::Verified => "verified",
+            Self::Published => "published",
+            Self::Receipted => "receipted",
+            Self::GateOpen => "gate_open",
+            Self::GateClosed => "gate_closed",
+            Self::Paused => "paused",
+            Self::Resumed => "resumed",
+            Self::Cancelled => "cancelled",
+            Self::Removed => "removed",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// One line of a model's history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {

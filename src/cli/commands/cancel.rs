@@ -1,15 +1,15 @@
 //! `muster cancel`: gives a download up.
 
+use crate::cli::Context;
 use crate::cli::args::CancelArgs;
-use crate::cli::exit::{CliError, Exit, Failure};
-use crate::cli::{Context, resolve};
-use crate::core::code::Code;
+use crate::cli::asking::{self, Change};
+use crate::cli::exit::{Exit, Failure};
 
-/// Gives a download up.
+/// Asks the owner of the volume.
 ///
 /// # Errors
 /// What the user is told.
+#[allow(clippy::needless_pass_by_value, reason = "every verb has this signature")]
 pub fn run(args: CancelArgs, context: Context) -> Result<Exit, Failure> {
-    let _model = resolve::model(&args.model, &context.here)?;
-    Err(CliError::new(Code::Internal, "`muster cancel` is not wired up").into())
+    asking::change(Change::Cancel, &args.model, &context)
 }

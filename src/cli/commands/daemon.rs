@@ -1,15 +1,138 @@
 //! `muster daemon`: owns a volume and works on its jobs.
 
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
+use tracing::info;
+
+use super::pull::hub_config;
+use crate::api::{BearerToken, Candidate, Door, OwnError, Service, serve};
 use crate::cli::args::DaemonArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
-use crate::cli::{Context, resolve};
+use crate::cli::signals::Signals;
+use crate::cli::{Context, owning, reload, resolve, runtime};
+use crate::clock;
+use crate::config::Settings;
 use crate::core::code::Code;
+use crate::daemon::Daemon;
+use crate::limits::CONFIG_MAX_BYTES;
+use crate::volume::Volume;
+use crate::volume::owner::{Holder, Lapsed, Lease, LeaseWatch};
 
-/// Owns a volume and works on its jobs.
+/// How often the record of a silent owner is read.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Owns a volume and works on its jobs until it is told to stop.
 ///
 /// # Errors
 /// What the user is told.
 pub fn run(args: DaemonArgs, context: Context) -> Result<Exit, Failure> {
-    let _settings = resolve::daemon(args, context.settings, &context.here)?;
-    Err(CliError::new(Code::Internal, "`muster daemon` is not wired up").into())
+    let settings = resolve::daemon(args, context.settings.clone(), &context.here)?;
+    runtime::run(own_and_serve(settings, &context))
+}
+
+async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Failure> {
+    let mut signals = Signals::listen()?;
+    let mut hangups = signal(SignalKind::hangup())
+        .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot listen for signals"))?;
+    let tcp = tcp(&settings).await?;
+    let options = owning::options(&settings, false, hub_config(&settings)?);
+    let wish = owning::wish(&settings, &context.environment, false)?;
+    let mut candidate = Candidate::prepare(options, &wish).map_err(|error| owning::told(&error))?;
+    let socket = candidate.address().map(|path| format!(", socket {}", path.display())).unwrap_or_default();
+    let owned = tokio::select! {
+        owned = own(&mut candidate, context) => owned,
+        exit = signals.next() => return Ok(exit),
+    };
+    let mut daemon = owned.map_err(|error| owning::told(&error))?;
+    let mut places = socket;
+    if let Some((listener, token)) = tcp {
+        places.extend(listener.local_addr().ok().map(|address| format!(", http://{address}")));
+        let service = Service::of(&mut daemon);
+        daemon.supervisor().spawn(serve(Door::Tcp { listener, token }, service));
+    }
+    let volume = settings.volume.value.display();
+    context.ui.note(&format!("muster daemon owns {volume} (pid {}{places})", std::process::id()));
+    let lost = daemon.lost();
+    let end = loop {
+        tokio::select! {
+            _ = signals.next() => break Ok(Exit::Success),
+            () = lost.cancelled() => {
+                let lost = CliError::new(Code::Held, "another process has taken the volume");
+                break Err(lost.hint("muster status shows who owns it").into());
+            }
+            () = hung_up(&mut hangups) => reload::reload(&settings, context),
+        }
+    };
+    info!("stopping");
+    tokio::select! {
+        () = daemon.stop() => end,
+        exit = signals.next() => Ok(exit),
+    }
+}
+
+/// Takes the volume. An owner that cannot be proved dead is waited for, one lease.
+async fn own(candidate: &mut Candidate, context: &Context) -> Result<Daemon, OwnError> {
+    let mut lapsed = None;
+    loop {
+        let error = match candidate.own(lapsed.take()).await {
+            Ok(daemon) => return Ok(daemon),
+            Err(error) => error,
+        };
+        let Some(holder) = error.holder().filter(|holder| !holder.alive) else { return Err(error) };
+        context.ui.note(&format!("{holder}; waiting whether it shows a sign of life"));
+        match outlive(holder, &context.settings.volume.value).await {
+            Some(over) => lapsed = Some(over),
+            None => return Err(error),
+        }
+    }
+}
+
+/// Watches a silent owner: `None` when it moves, or cannot be watched.
+async fn outlive(holder: &Holder, volume: &Path) -> Option<Lapsed> {
+    let mut watch = LeaseWatch::begin(holder.seen.clone(), clock::since_boot());
+    loop {
+        sleep(LOOK_EVERY).await;
+        let seen = Volume::open(volume).and_then(|volume| volume.owner()).ok()??.seen;
+        if seen != holder.seen {
+            return None;
+        }
+        if let Lease::Over(lapsed) = watch.observe(&seen, clock::since_boot()) {
+            return Some(lapsed);
+        }
+    }
+}
+
+async fn hung_up(hangups: &mut Signal) {
+    if hangups.recv().await.is_none() {
+        std::future::pending().await
+    }
+}
+
+/// The TCP listener and its token, where one was configured.
+async fn tcp(settings: &Settings) -> Result<Option<(TcpListener, BearerToken)>, CliError> {
+    let (Some(address), Some(file)) = (settings.daemon.listen.value, settings.daemon.token_file.value.as_deref()) else {
+        return Ok(None);
+    };
+    let text = token_text(file).map_err(|error| {
+        CliError::from_error(Code::Usage, &error).context(format!("cannot read the token file {}", file.display()))
+    })?;
+    let token = BearerToken::parse(&text)
+        .map_err(|error| CliError::from_error(Code::Usage, &error).context(format!("the token file {}", file.display())))?;
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        CliError::from_error(Code::CouldNotCheck, &error).context(format!("cannot listen on {}", settings.daemon.listen))
+    })?;
+    Ok(Some((listener, token)))
+}
+
+fn token_text(file: &Path) -> io::Result<String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    #[expect(clippy::disallowed_methods, reason = "a file that a flag of this verb names")]
+    std::fs::File::open(file)?.take(CONFIG_MAX_BYTES).read_to_string(&mut text)?;
+    Ok(text)
 }

@@ -1,15 +1,15 @@
-//! `muster pause`: stops a download.
+//! `muster pause`: stops a download; what is durable is kept.
 
+use crate::cli::Context;
 use crate::cli::args::PauseArgs;
-use crate::cli::exit::{CliError, Exit, Failure};
-use crate::cli::{Context, resolve};
-use crate::core::code::Code;
+use crate::cli::asking::{self, Change};
+use crate::cli::exit::{Exit, Failure};
 
-/// Stops a download.
+/// Asks the owner of the volume.
 ///
 /// # Errors
 /// What the user is told.
+#[allow(clippy::needless_pass_by_value, reason = "every verb has this signature")]
 pub fn run(args: PauseArgs, context: Context) -> Result<Exit, Failure> {
-    let _model = resolve::model(&args.model, &context.here)?;
-    Err(CliError::new(Code::Internal, "`muster pause` is not wired up").into())
+    asking::change(Change::Pause, &args.model, &context)
 }

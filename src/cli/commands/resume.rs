@@ -1,15 +1,15 @@
 //! `muster resume`: goes on with a download.
 
+use crate::cli::Context;
 use crate::cli::args::ResumeArgs;
-use crate::cli::exit::{CliError, Exit, Failure};
-use crate::cli::{Context, resolve};
-use crate::core::code::Code;
+use crate::cli::asking::{self, Change};
+use crate::cli::exit::{Exit, Failure};
 
-/// Goes on with a download.
+/// Asks the owner of the volume.
 ///
 /// # Errors
 /// What the user is told.
+#[allow(clippy::needless_pass_by_value, reason = "every verb has this signature")]
 pub fn run(args: ResumeArgs, context: Context) -> Result<Exit, Failure> {
-    let _model = resolve::model(&args.model, &context.here)?;
-    Err(CliError::new(Code::Internal, "`muster resume` is not wired up").into())
+    asking::change(Change::Resume, &args.model, &context)
 }

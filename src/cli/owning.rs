@@ -1,0 +1,51 @@
+//! What a verb needs to become the owner of a volume, from the settings.
+
+use crate::api::{Access, OwnError, Wish};
+use crate::config::{Environment, Settings, Size};
+use crate::daemon::Options;
+use crate::hub::HubConfig;
+
+use super::exit::CliError;
+
+/// How the owner works.
+#[must_use]
+pub fn options(settings: &Settings, foreground: bool, hub: HubConfig) -> Options {
+    Options {
+        volume: settings.volume.value.clone(),
+        state_dir: settings.state_dir.value.clone(),
+        jobs: if foreground { 1 } else { settings.daemon.jobs.value.get().into() },
+        foreground,
+        readback: settings.readback.value,
+        reserve: settings.reserve.value.fixed().map(Size::bytes),
+        retry_for: foreground.then_some(settings.retry_for.value),
+        retire_after: settings.retire_after.value,
+        hub,
+        offline: settings.offline.value,
+        socket: None,
+    }
+}
+
+/// Where it answers, and whom: in the foreground its own user alone.
+///
+/// # Errors
+/// A group that does not exist.
+pub fn wish(settings: &Settings, environment: &Environment, foreground: bool) -> Result<Wish, CliError> {
+    let runtime_dir = environment.text("XDG_RUNTIME_DIR").ok().flatten().map(Into::into);
+    if foreground {
+        return Ok(Wish { path: None, runtime_dir, access: Access::Private });
+    }
+    let group = settings.daemon.api_group.value.as_deref();
+    let access = Access::of_group(group).map_err(|error| told(&error.into()))?;
+    Ok(Wish { path: settings.daemon.socket.value.clone(), runtime_dir, access })
+}
+
+/// The error as it is told.
+#[must_use]
+pub fn told(error: &OwnError) -> CliError {
+    let told = CliError::from_error(error.code(), error);
+    match error.hint() {
+        Some(hint) => told.hint(hint),
+        None if error.holder().is_some() => told.hint("muster status shows what it does; muster pull hands a job over to it"),
+        None => told,
+    }
+}
