@@ -30,7 +30,7 @@ use crate::volume::place::write_result;
 /// # Errors
 /// What the user is told.
 pub fn run(args: GateArgs, context: Context) -> Result<Exit, Failure> {
-    let Context { settings, ui, environment, here } = context;
+    let Context { settings, ui, environment, here, .. } = context;
     let request = resolve::gate(args, &environment, &here)?;
     let mut looker = Looker { request: &request, settings: &settings, ui: &ui, here: &here, gate: None };
     let (look, code) = match request.wait {
