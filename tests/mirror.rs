@@ -364,7 +364,9 @@ fn the_verb_serves_tells_where_and_logs_no_token() {
     let address: SocketAddr = url.trim().strip_prefix("http://").unwrap().parse().unwrap();
     let status = |token: &str| {
         let mut stream = TcpStream::connect(address).unwrap();
-        let head = format!("GET /api/models/org/model HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n");
+        let head = format!(
+            "GET /api/models/org/model HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+        );
         stream.write_all(head.as_bytes()).unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();

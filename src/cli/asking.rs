@@ -87,7 +87,11 @@ pub fn remove(model: &str, now: bool, context: &Context) -> Result<Exit, Failure
         context.ui.result_json(&json!({ "id": id, "removed": true }))?;
     } else {
         let kept = context.settings.retire_after.value;
-        let when = if now { String::new() } else { format!("; its space is freed after {}", crate::core::units::duration(kept)) };
+        let when = if now {
+            String::new()
+        } else {
+            format!("; its space is freed after {}", crate::core::units::duration(kept))
+        };
         context.ui.result(&format!("{id}  removed{when}"))?;
     }
     Ok(Exit::Success)

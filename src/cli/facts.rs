@@ -112,7 +112,13 @@ pub async fn look(volume: &Volume) -> Result<Facts, CliError> {
     let running = match glance.as_ref().map(|glance| glance.standing) {
         _ if is_over => Some(false),
         // It runs, and either has not yet written or no longer writes.
-        Some(Standing::Alive) => if last.as_ref().is_none_or(|last| is_older(last, glance.as_ref())) { Some(true) } else { None },
+        Some(Standing::Alive) => {
+            if last.as_ref().is_none_or(|last| is_older(last, glance.as_ref())) {
+                Some(true)
+            } else {
+                None
+            }
+        }
         Some(_) if last.is_some() => Some(false),
         _ => None,
     };
@@ -214,7 +220,9 @@ fn seconds(age: SignedDuration) -> f64 {
 }
 
 fn whole_seconds(seconds: f64) -> std::time::Duration {
-    std::time::Duration::from_secs(std::time::Duration::try_from_secs_f64(seconds.max(0.0)).map_or(0, |age| age.as_secs()))
+    std::time::Duration::from_secs(
+        std::time::Duration::try_from_secs_f64(seconds.max(0.0)).map_or(0, |age| age.as_secs()),
+    )
 }
 
 fn unreadable(error: &VolumeError) -> CliError {

@@ -45,7 +45,9 @@ pub fn told(error: &OwnError) -> CliError {
     let told = CliError::from_error(error.code(), error);
     match error.hint() {
         Some(hint) => told.hint(hint),
-        None if error.holder().is_some() => told.hint("muster status shows what it does; muster pull hands a job over to it"),
+        None if error.holder().is_some() => {
+            told.hint("muster status shows what it does; muster pull hands a job over to it")
+        }
         None => told,
     }
 }

@@ -115,16 +115,19 @@ async fn hung_up(hangups: &mut Signal) {
 
 /// The TCP listener and its token, where one was configured.
 async fn tcp(settings: &Settings) -> Result<Option<(TcpListener, BearerToken)>, CliError> {
-    let (Some(address), Some(file)) = (settings.daemon.listen.value, settings.daemon.token_file.value.as_deref()) else {
+    let (Some(address), Some(file)) = (settings.daemon.listen.value, settings.daemon.token_file.value.as_deref())
+    else {
         return Ok(None);
     };
     let text = token_text(file).map_err(|error| {
         CliError::from_error(Code::Usage, &error).context(format!("cannot read the token file {}", file.display()))
     })?;
-    let token = BearerToken::parse(&text)
-        .map_err(|error| CliError::from_error(Code::Usage, &error).context(format!("the token file {}", file.display())))?;
+    let token = BearerToken::parse(&text).map_err(|error| {
+        CliError::from_error(Code::Usage, &error).context(format!("the token file {}", file.display()))
+    })?;
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        CliError::from_error(Code::CouldNotCheck, &error).context(format!("cannot listen on {}", settings.daemon.listen))
+        CliError::from_error(Code::CouldNotCheck, &error)
+            .context(format!("cannot listen on {}", settings.daemon.listen))
     })?;
     Ok(Some((listener, token)))
 }

@@ -57,7 +57,8 @@ pub fn run(args: DemoArgs, context: Context) -> Result<Exit, Failure> {
         .build()
         .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot start the runtime"))?;
     let place = Place::make(&request)?;
-    let outcome = check_space(&place, &files).and_then(|()| runtime.block_on(tell(&request, files, &place, &ui, &environment)));
+    let outcome =
+        check_space(&place, &files).and_then(|()| runtime.block_on(tell(&request, files, &place, &ui, &environment)));
     // The runtime ends before the directory goes: nothing of ours writes there any more.
     drop(runtime);
     let kept = place.leave()?;
@@ -67,7 +68,13 @@ pub fn run(args: DemoArgs, context: Context) -> Result<Exit, Failure> {
     outcome
 }
 
-async fn tell(request: &DemoRequest, files: Vec<DemoFile>, place: &Place, ui: &Ui, environment: &Environment) -> Result<Exit, Failure> {
+async fn tell(
+    request: &DemoRequest,
+    files: Vec<DemoFile>,
+    place: &Place,
+    ui: &Ui,
+    environment: &Environment,
+) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     let stop = Stop::default();
     let story = Story::new(request, place, ui, environment, stop.clone())?.tell(files);

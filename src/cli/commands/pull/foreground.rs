@@ -7,11 +7,12 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::follow::{self, Followed};
 use super::{Pull, told};
 use crate::api::client::Client;
+use crate::api::{Candidate, Wish};
 use crate::cli::exit::{CliError, Exit};
+use crate::cli::owning;
 use crate::cli::progress::Line;
 use crate::cli::signals::Signals;
 use crate::clock;
-use crate::config::Size;
 use crate::core::code::Code;
 use crate::core::job::JobState;
 use crate::core::manifest::Manifest;
@@ -21,7 +22,7 @@ use crate::daemon::resolve::Resolved;
 use crate::daemon::{Daemon, JobRefusal, Options, StartError, report};
 use crate::hub::HubConfig;
 use crate::volume::Volume;
-use crate::volume::owner::{Lapsed, Lease, LeaseWatch, OwnerError, current};
+use crate::volume::owner::{Lapsed, Lease, LeaseWatch, current};
 
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -47,10 +48,11 @@ pub(super) async fn pull(
 ) -> Result<Option<Exit>, CliError> {
     let manifest = seen.resolved.manifest.clone();
     let token = hub.token.clone();
-    let options = options(pull, hub);
+    let options = owning::options(&pull.settings, true, hub);
+    let wish = owning::wish(&pull.settings, &pull.environment, true)?;
     loop {
         let owner = tokio::select! {
-            owner = own(pull, &options, &manifest) => owner?,
+            owner = own(pull, &options, &wish, &manifest) => owner?,
             exit = signals.next() => return Ok(Some(exit)),
         };
         match owner {
@@ -84,40 +86,24 @@ async fn work(
     }
 }
 
-fn options(pull: &Pull, hub: HubConfig) -> Options {
-    let settings = &pull.settings;
-    Options {
-        volume: settings.volume.value.clone(),
-        state_dir: settings.state_dir.value.clone(),
-        jobs: 1,
-        foreground: true,
-        readback: settings.readback.value,
-        reserve: settings.reserve.value.fixed().map(Size::bytes),
-        retry_for: Some(settings.retry_for.value),
-        retire_after: settings.retire_after.value,
-        hub,
-        offline: settings.offline.value,
-        socket: None,
-    }
-}
-
 /// Becomes the owner, or finds the one there is. An owner that does not answer here is waited
 /// for, as long as that may take; what it does is shown.
-async fn own(pull: &Pull, options: &Options, manifest: &Manifest) -> Result<Owner, CliError> {
+async fn own(pull: &Pull, options: &Options, wish: &Wish, manifest: &Manifest) -> Result<Owner, CliError> {
     let mut watch: Option<LeaseWatch> = None;
     let mut lapsed: Option<Lapsed> = None;
+    let mut candidate = Candidate::prepare(options.clone(), wish).map_err(|error| owning::told(&error))?;
+    let volume = Volume::open(&options.volume).map_err(|error| owning::told(&StartError::from(error).into()))?;
     loop {
-        let holder = match Daemon::start(options.clone(), lapsed.take()).await {
+        let error = match candidate.own(lapsed.take()).await {
             Ok(daemon) => return Ok(Owner::Us(Box::new(daemon))),
-            Err(StartError::Owner(OwnerError::Held(holder))) => holder,
-            Err(error) => return Err(not_started(&error)),
+            Err(error) => error,
         };
-        let volume = Volume::open(&options.volume).map_err(|error| not_started(&error.into()))?;
+        let Some(holder) = error.holder() else { return Err(owning::told(&error)) };
         if let Some(client) = Client::find(&volume).await.map_err(|error| follow::refused(&error))? {
             return Ok(Owner::Other(Box::new(client)));
         }
         if !pull.request.wait_for_owner {
-            return Err(not_started(&OwnerError::Held(holder).into()));
+            return Err(owning::told(&error));
         }
         if watch.is_none() {
             pull.ui.note(&format!("{holder}; waiting for it (--no-wait ends at once)"));
@@ -188,13 +174,5 @@ fn refused(error: &JobRefusal) -> CliError {
     match error {
         JobRefusal::Work(error) => told(error),
         error => CliError::from_error(error.code(), error),
-    }
-}
-
-fn not_started(error: &StartError) -> CliError {
-    let told = CliError::from_error(error.code(), error);
-    match error.hint() {
-        Some(hint) => told.hint(hint),
-        None => told,
     }
 }

@@ -9,14 +9,13 @@ mod follow;
 mod foreground;
 
 use serde_json::json;
-use tokio::runtime::Builder;
 
 use super::super::signals::Signals;
 use crate::cli::args::PullArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::resolve::PullRequest;
-use crate::cli::{Context, resolve, ui::Ui};
-use crate::config::Settings;
+use crate::cli::{Context, resolve, runtime, ui::Ui};
+use crate::config::{Environment, Settings};
 use crate::core::code::Code;
 use crate::core::manifest::Manifest;
 use crate::core::units;
@@ -30,26 +29,19 @@ use crate::hub::{HubClient, HubConfig, Timeouts, TokenError, auth};
 /// What the user is told.
 pub fn run(args: PullArgs, context: Context) -> Result<Exit, Failure> {
     let detached = args.detached;
-    let Context { settings, ui, here, .. } = context;
+    let Context { settings, ui, here, environment, .. } = context;
     let (request, settings) = resolve::pull(args, settings, &here)?;
     if detached {
         background::leave_session();
     }
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot start the runtime"))?;
-    let result = runtime.block_on(Pull { request, settings, ui }.run());
-    // A second signal leaves blocking work behind; it must not hold the exit up.
-    runtime.shutdown_background();
-    result
+    runtime::run(Pull { request, settings, ui, environment }.run())
 }
 
 struct Pull {
     request: PullRequest,
     settings: Settings,
     ui: Ui,
+    environment: Environment,
 }
 
 impl Pull {
