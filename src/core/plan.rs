@@ -4,9 +4,11 @@
 //! one place, unassigned or in one assignment. Across files first, largest first; a file larger
 //! than its fair share is handed out in order and in steps, not far ahead of its hash; when
 //! nothing is left to hand out, the largest assignment is split, so that all connections work
-//! until the last byte.
+//! until the last byte. A second connection joins a file only once its server has answered a
+//! range with that range. Each question costs the logarithm of the number of files.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::range_set::RangeSet;
@@ -37,7 +39,8 @@ pub struct Assignment {
     pub file: FileId,
     /// The bytes; the end may shrink while it is worked on, see [`Plan::end_of`].
     pub range: Range<u64>,
-    /// Whether the server ignores ranges: the answer is the whole file.
+    /// Whether the server ignores ranges: the answer is the whole file, of which only `range`
+    /// is wanted.
     pub whole: bool,
 }
 
@@ -71,6 +74,10 @@ struct File {
     hashed: u64,
     way: Way,
     held: bool,
+    /// A range was answered with that range.
+    proven: bool,
+    /// Its place in [`Plan::waiting`].
+    rank: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -85,20 +92,27 @@ struct Active {
 pub struct Plan {
     files: BTreeMap<FileId, File>,
     active: BTreeMap<AssignmentId, Active>,
+    /// Files nobody works on that may be worked on, by how much they lack.
+    waiting: BTreeSet<(u64, Reverse<FileId>)>,
+    remaining: u64,
     next_id: u64,
 }
 
 impl Plan {
-    /// Adds a file that lacks bytes of `0..size`. A file that lacks none needs no plan.
-    pub fn add(&mut self, id: FileId, size: u64, missing: RangeSet) {
-        let file = File { size, unassigned: missing, active: 0, hashed: 0, way: Way::Ranges, held: false };
+    /// Adds a file that lacks these bytes of `0..size`. A file that lacks none needs no plan.
+    pub fn add(&mut self, id: FileId, size: u64, missing: RangeSet, way: Way) {
+        self.remove(id);
+        self.remaining += missing.len_bytes();
+        let file =
+            File { size, unassigned: missing, active: 0, hashed: 0, way, held: false, proven: false, rank: None };
         self.files.insert(id, file);
+        self.rank(id);
     }
 
     /// Gives a connection work. `last` is the file it came from, so that it stays with it;
     /// `connections` is how many share the work.
     pub fn assign(&mut self, last: Option<FileId>, connections: usize) -> Next {
-        if self.remaining() == 0 {
+        if self.remaining == 0 {
             return Next::Done;
         }
         if let Some(file) = self.choose(last) {
@@ -112,11 +126,12 @@ impl Plan {
     pub fn take(&mut self, id: AssignmentId, at: u64, len: u64) -> u64 {
         let Some(active) = self.active.get_mut(&id) else { return 0 };
         let end = (at + len).min(active.end);
+        self.remaining -= end.saturating_sub(active.position);
         active.position = active.position.max(end);
         end.saturating_sub(at)
     }
 
-    /// Where an assignment ends now.
+    /// Where an assignment ends now; 0 when it counts for nothing any more.
     #[must_use]
     pub fn end_of(&self, id: AssignmentId) -> u64 {
         self.active.get(&id).map_or(0, |active| active.end)
@@ -127,8 +142,11 @@ impl Plan {
     pub fn release(&mut self, id: AssignmentId, reached: u64) {
         let Some(active) = self.active.remove(&id) else { return };
         let Some(file) = self.files.get_mut(&active.file) else { return };
+        let rest = reached.min(active.end)..active.end;
+        self.remaining = self.remaining - (active.end - active.position) + (rest.end - rest.start);
         file.active -= 1;
-        file.unassigned.insert(reached.min(active.end)..active.end);
+        file.unassigned.insert(rest);
+        self.rank(active.file);
     }
 
     /// The file's hash has taken everything before `position`.
@@ -136,6 +154,33 @@ impl Plan {
         if let Some(file) = self.files.get_mut(&id) {
             file.hashed = position;
         }
+    }
+
+    /// The server has answered a range of this file with that range.
+    pub fn answers_ranges(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.proven = true;
+        }
+    }
+
+    /// Whether it has.
+    #[must_use]
+    pub fn has_answered_ranges(&self, id: FileId) -> bool {
+        self.files.get(&id).is_some_and(|file| file.proven)
+    }
+
+    /// From now on the file comes whole, over one connection. Says no, and changes nothing,
+    /// where that would bring bytes once more that were fetched behind a gap, or are being
+    /// fetched.
+    pub fn stream_whole(&mut self, id: FileId) -> bool {
+        let Some(file) = self.files.get_mut(&id) else { return false };
+        let mut rest = file.unassigned.iter();
+        let one = rest.next().is_none_or(|range| range.end == file.size) && rest.next().is_none();
+        drop(rest);
+        if one && file.active == 0 {
+            file.way = Way::Whole;
+        }
+        one && file.active == 0
     }
 
     /// Hands nothing of this file out until [`Plan::unhold`].
@@ -148,49 +193,55 @@ impl Plan {
         self.set_held(id, false);
     }
 
-    /// Starts a file again with these bytes missing. Assignments of it that still run count for
-    /// nothing any more; their connections find an end of 0.
-    pub fn restart(&mut self, id: FileId, missing: RangeSet, way: Way) {
-        self.active.retain(|_, active| active.file != id);
-        if let Some(file) = self.files.get_mut(&id) {
-            file.active = 0;
-            file.hashed = 0;
-            file.unassigned = missing;
-            file.way = way;
-        }
+    /// Starts a file again with these bytes missing, in the same way unless another is given,
+    /// and still held if it was. Assignments of it that run count for nothing any more; their
+    /// connections find an end of 0.
+    pub fn restart(&mut self, id: FileId, missing: RangeSet, way: Option<Way>) {
+        let Some(File { size, held, way: before, .. }) = self.files.get(&id) else { return };
+        let (size, held, way) = (*size, *held, way.unwrap_or(*before));
+        self.add(id, size, missing, way);
+        self.set_held(id, held);
     }
 
     /// Takes a file out: it is complete, or given up.
     pub fn remove(&mut self, id: FileId) {
-        self.active.retain(|_, active| active.file != id);
-        self.files.remove(&id);
+        let Some(file) = self.files.remove(&id) else { return };
+        self.remaining -= file.unassigned.len_bytes();
+        if file.active > 0 {
+            let gone = self.active.extract_if(.., |_, active| active.file == id);
+            self.remaining -= gone.map(|(_, active)| active.end - active.position).sum::<u64>();
+        }
+        if let Some(rank) = file.rank {
+            self.waiting.remove(&(rank, Reverse(id)));
+        }
     }
 
     /// Bytes not fetched yet, assigned or not.
     #[must_use]
-    pub fn remaining(&self) -> u64 {
-        let unassigned: u64 = self.files.values().map(|file| file.unassigned.len_bytes()).sum();
-        let active: u64 = self.active.values().map(|active| active.end - active.position).sum();
-        unassigned + active
+    pub const fn remaining(&self) -> u64 {
+        self.remaining
     }
 
-    /// The file to hand out from: the last one if it has more, else the one that has most per
-    /// connection, untouched ones first.
+    /// The file to hand out from: the last one if it has more, else the largest that nobody
+    /// works on, else the one that has most per connection.
     fn choose(&self, last: Option<FileId>) -> Option<FileId> {
         let stay = last.filter(|id| self.files.get(id).is_some_and(|file| file.may_start(0)));
-        stay.or_else(|| {
-            let open = self.files.iter().filter(|(_, file)| file.may_start(file.active));
-            let key = |file: &File| (file.active == 0, file.unassigned.len_bytes() / (file.active as u64 + 1));
-            open.max_by_key(|(id, file)| (key(file), std::cmp::Reverse(**id))).map(|(id, _)| *id)
-        })
+        let untouched = || self.waiting.last().map(|(_, Reverse(id))| *id);
+        let join = || {
+            let started = self.active.values().filter_map(|active| Some((active.file, self.files.get(&active.file)?)));
+            let open = started.filter(|(_, file)| file.may_start(file.active));
+            let share = |file: &File| file.unassigned.len_bytes() / (file.active as u64 + 1);
+            open.max_by_key(|(id, file)| (share(file), Reverse(*id))).map(|(id, _)| id)
+        };
+        stay.or_else(untouched).or_else(join)
     }
 
     fn hand_out(&mut self, id: FileId, connections: usize) -> Assignment {
-        let fair = self.remaining() / connections.max(1) as u64;
+        let fair = self.remaining / connections.max(1) as u64;
         let file = self.files.get_mut(&id).expect("the chosen file is in the plan");
         let first = file.unassigned.first().expect("the chosen file lacks a range");
         let range = match file.way {
-            Way::Whole => 0..file.size,
+            Way::Whole => first.start..file.size,
             Way::Ranges if file.unassigned.len_bytes() > fair && file.size > STEP => {
                 first.start..first.end.min((first.start / STEP + 1) * STEP)
             }
@@ -203,10 +254,7 @@ impl Plan {
 
     /// Takes the second half of the assignment with most left.
     fn split(&mut self) -> Option<Assignment> {
-        let splittable = |active: &&mut Active| {
-            let file = self.files.get(&active.file);
-            file.is_some_and(|file| file.way == Way::Ranges && !file.held)
-        };
+        let splittable = |active: &&mut Active| self.files.get(&active.file).is_some_and(File::may_be_shared);
         let active = self.active.values_mut().filter(splittable).max_by_key(|active| active.end - active.position)?;
         let left = active.end - active.position;
         if left < 2 * SPLIT_MIN {
@@ -219,19 +267,33 @@ impl Plan {
         Some(self.start(file, range, false))
     }
 
-    fn start(&mut self, file: FileId, range: Range<u64>, whole: bool) -> Assignment {
-        let id = AssignmentId(self.next_id);
+    fn start(&mut self, id: FileId, range: Range<u64>, whole: bool) -> Assignment {
+        let name = AssignmentId(self.next_id);
         self.next_id += 1;
-        self.active.insert(id, Active { file, position: range.start, end: range.end });
-        if let Some(file) = self.files.get_mut(&file) {
+        self.active.insert(name, Active { file: id, position: range.start, end: range.end });
+        if let Some(file) = self.files.get_mut(&id) {
             file.active += 1;
         }
-        Assignment { id, file, range, whole }
+        self.rank(id);
+        Assignment { id: name, file: id, range, whole }
     }
 
     fn set_held(&mut self, id: FileId, held: bool) {
         if let Some(file) = self.files.get_mut(&id) {
             file.held = held;
+            self.rank(id);
+        }
+    }
+
+    /// Brings the file's place among those that wait up to date.
+    fn rank(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let waits = file.active == 0 && !file.held && !file.unassigned.is_empty();
+        let rank = waits.then(|| file.unassigned.len_bytes());
+        let before = std::mem::replace(&mut file.rank, rank);
+        if before != rank {
+            before.map(|before| self.waiting.remove(&(before, Reverse(id))));
+            rank.map(|rank| self.waiting.insert((rank, Reverse(id))));
         }
     }
 }
@@ -242,7 +304,11 @@ impl File {
         let Some(first) = self.unassigned.first() else { return false };
         let ahead = first.start.saturating_sub(self.hashed);
         let near = others == 0 || ahead <= STEPS_AHEAD * STEP * (others as u64 + 1);
-        !self.held && near && (self.way == Way::Ranges || self.active == 0)
+        !self.held && near && (self.active == 0 || self.may_be_shared())
+    }
+
+    fn may_be_shared(&self) -> bool {
+        self.way == Way::Ranges && self.proven && !self.held
     }
 }
 
@@ -257,9 +323,16 @@ mod tests {
     fn plan(sizes: &[u64]) -> Plan {
         let mut plan = Plan::default();
         for (id, size) in sizes.iter().enumerate() {
-            plan.add(FileId(id), *size, RangeSet::from(0..*size));
+            plan.add(FileId(id), *size, RangeSet::from(0..*size), Way::Ranges);
+            plan.answers_ranges(FileId(id));
         }
         plan
+    }
+
+    /// What `remaining` counts as it goes, counted anew.
+    fn count(plan: &Plan) -> u64 {
+        let unassigned: u64 = plan.files.values().map(|file| file.unassigned.len_bytes()).sum();
+        unassigned + plan.active.values().map(|active| active.end - active.position).sum::<u64>()
     }
 
     fn fetch(next: Next) -> Assignment {
@@ -328,11 +401,56 @@ mod tests {
     fn a_sequential_file_has_one_connection() {
         let mut plan = plan(&[30 * MIB]);
         let first = fetch(plan.assign(None, 4));
-        plan.restart(first.file, RangeSet::from(0..30 * MIB), Way::Sequential);
+        plan.restart(first.file, RangeSet::from(0..30 * MIB), Some(Way::Sequential));
         assert_eq!(plan.end_of(first.id), 0, "the old assignment counts for nothing");
         let again = fetch(plan.assign(None, 4));
         assert_eq!(again.range, 0..30 * MIB);
         assert_eq!(plan.assign(None, 4), Next::Wait);
+    }
+
+    #[test]
+    fn nobody_joins_a_file_before_its_server_has_answered_a_range() {
+        let mut plan = Plan::default();
+        plan.add(FileId(0), 300 * MIB, RangeSet::from(0..300 * MIB), Way::Ranges);
+        let first = fetch(plan.assign(None, 4));
+        assert_eq!(plan.assign(None, 4), Next::Wait, "it may ignore ranges");
+        plan.answers_ranges(first.file);
+        assert_eq!(fetch(plan.assign(None, 4)).range, STEP..2 * STEP);
+    }
+
+    #[test]
+    fn a_server_that_ignores_ranges_sends_the_rest_whole_over_one_connection() {
+        let mut plan = Plan::default();
+        plan.add(FileId(0), 100 * MIB, RangeSet::from(40 * MIB..100 * MIB), Way::Ranges);
+        let refused = fetch(plan.assign(None, 4));
+        assert!(!plan.stream_whole(FileId(0)), "somebody fetches");
+        plan.release(refused.id, 40 * MIB);
+        assert!(plan.stream_whole(FileId(0)));
+        let whole = fetch(plan.assign(None, 4));
+        assert_eq!((whole.range, whole.whole), (40 * MIB..100 * MIB, true));
+        assert_eq!(plan.assign(None, 4), Next::Wait);
+        assert_eq!(plan.take(whole.id, 40 * MIB, 5 * MIB), 5 * MIB);
+        plan.release(whole.id, 45 * MIB);
+        assert_eq!(fetch(plan.assign(None, 4)).range, 45 * MIB..100 * MIB, "what came is not taken again");
+        let mut scattered = Plan::default();
+        scattered.add(FileId(0), 100 * MIB, RangeSet::from(vec![(0, MIB), (9 * MIB, 100 * MIB)]), Way::Ranges);
+        assert!(!scattered.stream_whole(FileId(0)));
+    }
+
+    #[test]
+    fn twenty_thousand_files_are_handed_out_in_no_time() {
+        let sizes: Vec<u64> = (1..=20_000).collect();
+        let mut plan = plan(&sizes);
+        let mut last = u64::MAX;
+        for _ in 0..sizes.len() {
+            let work = fetch(plan.assign(None, 32));
+            assert!(work.range.end <= last, "largest first");
+            last = work.range.end;
+            plan.take(work.id, 0, work.range.end);
+            plan.release(work.id, work.range.end);
+            plan.remove(work.file);
+        }
+        assert_eq!((plan.remaining(), plan.assign(None, 32)), (0, Next::Done));
     }
 
     proptest! {
@@ -362,6 +480,7 @@ mod tests {
                 got[work.file.0].insert(at..to);
                 let prefix = got[work.file.0].run_end(0);
                 plan.hashed(work.file, prefix);
+                prop_assert_eq!(plan.remaining(), count(&plan));
                 if fails || to >= plan.end_of(work.id) {
                     plan.release(work.id, to);
                 } else {

@@ -4,12 +4,14 @@
 //! two connections never write the same byte, and reports how each assignment ended.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use thiserror::Error;
 use tokio::select;
 
 use super::error::OwnershipLost;
 use super::file::FileFetch;
-use super::pool::{Event, Shared};
+use super::shared::{Event, Shared};
 use crate::blocking::Started;
 use crate::clock;
 use crate::core::plan::{Assignment, FileId, Next};
@@ -20,24 +22,19 @@ use crate::volume::VolumeError;
 const UNCLAIMED_MAX: u64 = 128 << 20;
 
 /// Why an assignment ended before its end.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(super) enum AttemptError {
-    Read(ReadError),
-    Volume(VolumeError),
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    #[error("the disk failed")]
+    Volume(#[from] VolumeError),
+    #[error("{0}")]
     Ownership(OwnershipLost),
+    /// The assignment counts for nothing any more: the file starts again, or met its fate.
+    #[error("void")]
+    Void,
+    #[error("stopped")]
     Stopped,
-}
-
-impl From<ReadError> for AttemptError {
-    fn from(error: ReadError) -> Self {
-        Self::Read(error)
-    }
-}
-
-impl From<VolumeError> for AttemptError {
-    fn from(error: VolumeError) -> Self {
-        Self::Volume(error)
-    }
 }
 
 /// Works until there is nothing left to fetch, a stop is asked for, or there are to be fewer
@@ -51,7 +48,7 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
             Next::Done => return,
             Next::Wait => select! {
                 () = wake => {}
-                () = shared.stopped() => return,
+                () = shared.stop.cancelled() => return,
             },
             Next::Fetch(assignment) => {
                 last = Some(assignment.file);
@@ -64,6 +61,8 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
 
 /// How far an assignment got, and how it ended.
 pub(super) struct Attempt {
+    /// When it began, since boot.
+    pub(super) began: Duration,
     pub(super) reached: u64,
     /// Whether bytes became durable that were not before.
     pub(super) progressed: bool,
@@ -71,10 +70,10 @@ pub(super) struct Attempt {
 }
 
 async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
-    let mut reached = assignment.range.start;
+    let (began, mut reached) = (clock::since_boot(), assignment.range.start);
     let file = match shared.open(assignment.file).await {
         Ok(file) => file,
-        Err(error) => return Attempt { reached, progressed: false, result: Err(error.into()) },
+        Err(error) => return Attempt { began, reached, progressed: false, result: Err(error) },
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
     let mut result = stream(shared, assignment, &mut checkpoints, &mut reached).await;
@@ -84,7 +83,7 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
     {
         result = Err(error);
     }
-    Attempt { reached, progressed: checkpoints.progressed, result }
+    Attempt { began, reached, progressed: checkpoints.progressed, result }
 }
 
 async fn stream(
@@ -95,15 +94,24 @@ async fn stream(
 ) -> Result<(), AttemptError> {
     let file = checkpoints.file;
     let _counted = shared.context.progress.connection();
-    let read = shared.context.source.read(file.entry(), assignment.range.clone(), assignment.whole);
+    // Others may have been given the end of the range since.
+    let range = assignment.range.start..shared.plan().end_of(assignment.id);
+    if range.is_empty() {
+        return Err(AttemptError::Void);
+    }
+    let read = shared.context.source.read(file.entry(), range.clone(), assignment.whole);
     let mut body = select! {
         body = read => body?,
-        () = shared.stopped() => return Err(AttemptError::Stopped),
+        () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
     };
+    if body.is_partial() {
+        shared.plan().answers_ranges(assignment.file);
+        shared.wake.notify_waiters();
+    }
     loop {
         let came = select! {
             biased;
-            () = shared.stopped() => return Err(AttemptError::Stopped),
+            () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
             came = body.next() => came?,
         };
         let Some((at, bytes)) = came else { return Ok(()) };
@@ -111,10 +119,13 @@ async fn stream(
             let mut plan = shared.plan();
             (plan.take(assignment.id, at, bytes.len() as u64), plan.end_of(assignment.id))
         };
+        if end == 0 {
+            return Err(AttemptError::Void);
+        }
         let ours = usize::try_from(ours).unwrap_or(usize::MAX).min(bytes.len());
         file.write(at, &bytes[..ours])?;
         *reached = at + ours as u64;
-        if ours < bytes.len() || (*reached == end && end < assignment.range.end) {
+        if ours < bytes.len() || (*reached == end && end < range.end) {
             // Somebody else fetches the rest.
             return Ok(());
         }
@@ -125,7 +136,7 @@ async fn stream(
 /// The checkpoints of one file as one connection makes them: begun while bytes go on coming,
 /// waited for only when too much is unclaimed.
 struct Checkpoints<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     file: &'a Arc<FileFetch>,
     running: Option<Started<Result<u64, AttemptError>>>,
     progressed: bool,
@@ -154,11 +165,8 @@ impl Checkpoints<'_> {
     }
 
     fn start(&self) -> Started<Result<u64, AttemptError>> {
-        let (file, may_write) = (Arc::clone(self.file), Arc::clone(&self.shared.context.may_write));
-        self.shared.context.blocking.start(move || {
-            may_write().map_err(AttemptError::Ownership)?;
-            Ok(file.checkpoint()?)
-        })
+        let (file, shared) = (Arc::clone(self.file), Arc::clone(self.shared));
+        self.shared.context.blocking.start(move || shared.checkpoint(&file))
     }
 
     async fn wait(&mut self) -> Result<(), AttemptError> {
@@ -175,7 +183,7 @@ impl Shared {
     async fn settle(&self, assignment: &Assignment, attempt: Attempt) {
         {
             let mut plan = self.plan();
-            if attempt.result.is_err() {
+            if matches!(attempt.result, Err(AttemptError::Read(_) | AttemptError::Volume(_))) {
                 plan.hold(assignment.file);
             }
             plan.release(assignment.id, attempt.reached);

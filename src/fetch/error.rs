@@ -7,7 +7,6 @@ use crate::core::repo_path::RepoPath;
 use crate::core::verify::Mismatch;
 use crate::sources::ReadError;
 use crate::volume::VolumeError;
-use crate::volume::publish::Sealed;
 
 /// Why a file that was received whole is not verified.
 #[derive(Debug, Error)]
@@ -18,9 +17,12 @@ pub(crate) enum FinishError {
     /// The file could not be given its name.
     #[error("{0}")]
     Publish(#[from] PublishError),
-    /// The bytes are not the file's; the partial is handed back to be set aside.
-    #[error("{mismatch}")]
-    Mismatch { mismatch: Mismatch, sealed: Box<Sealed> },
+    /// The bytes are not the file's; they were set aside.
+    #[error("{0}")]
+    Mismatch(Mismatch),
+    /// A stop came first; what came is claimed.
+    #[error("stopped")]
+    Stopped,
 }
 
 /// The caller no longer owns the volume.
@@ -115,4 +117,10 @@ impl FetchError {
             Self::Publish { .. } | Self::Ownership(_) | Self::Stopped => None,
         }
     }
+}
+
+/// An error and its causes in one line, for the log.
+pub(super) fn in_words(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -9,6 +9,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::error::FinishError;
 use super::progress::Progress;
 use crate::clock;
@@ -29,6 +31,8 @@ const CHECKPOINT_MAX: u64 = 64 << 20;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// Bytes read from disk in one step.
 const READ_STEP: usize = 1 << 20;
+/// Bytes hashed from disk between two looks at whether to stop.
+const HASH_STEP: u64 = 16 << 20;
 
 /// A file that is being fetched.
 #[derive(Debug)]
@@ -40,6 +44,15 @@ pub(crate) struct FileFetch {
     checkpoint: Mutex<()>,
     /// Held while bytes are hashed from disk.
     from_disk: Mutex<()>,
+}
+
+/// What a whole file turned out to be.
+#[derive(Debug)]
+pub(crate) enum Judged {
+    /// The right bytes, durable.
+    Right(Verified),
+    /// Other bytes, to be set aside.
+    Wrong { mismatch: Mismatch, sealed: Sealed },
 }
 
 #[derive(Debug)]
@@ -133,15 +146,15 @@ impl FileFetch {
         state.hasher.as_ref().is_some_and(|hasher| state.received.run_end(hasher.position()) > hasher.position())
     }
 
-    /// Hashes from disk what was received ahead of the hash. Blocks.
-    pub(crate) fn hash_from_disk(&self) -> Result<(), VolumeError> {
+    /// Hashes from disk what was received ahead of the hash, until a stop. Blocks.
+    pub(crate) fn hash_from_disk(&self, stop: &CancellationToken) -> Result<(), VolumeError> {
         let _one = self.from_disk.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffer = vec![0; READ_STEP];
-        loop {
+        while !stop.is_cancelled() {
             let (mut hasher, end) = {
                 let mut state = self.state();
                 let Some(hasher) = state.hasher.take() else { return Ok(()) };
-                let end = state.received.run_end(hasher.position());
+                let end = state.received.run_end(hasher.position()).min(hasher.position() + HASH_STEP);
                 if end == hasher.position() {
                     state.hasher = Some(hasher);
                     return Ok(());
@@ -153,6 +166,7 @@ impl FileFetch {
             self.state().hasher = Some(hasher);
             fed?;
         }
+        Ok(())
     }
 
     /// Whether every byte has been received.
@@ -180,9 +194,16 @@ impl FileFetch {
     }
 
     /// Ends the file: last hashing, sync, proof. Blocks. With `readback` the bytes are read from
-    /// disk after the sync, and those decide.
-    pub(crate) fn finish(self, readback: bool) -> Result<Verified, FinishError> {
-        self.hash_from_disk()?;
+    /// disk after the sync, and those decide. A stop that comes first leaves everything claimed.
+    pub(crate) fn finish(self, readback: bool, stop: &CancellationToken) -> Result<Judged, FinishError> {
+        self.hash_from_disk(stop)?;
+        if readback || self.hash_lags() {
+            // Reading takes long: what is received shall not be lost when it is stopped.
+            self.checkpoint()?;
+        }
+        if self.hash_lags() {
+            return Err(FinishError::Stopped);
+        }
         let Self { partial, progress, state, .. } = self;
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let sealed = partial.seal()?;
@@ -190,11 +211,14 @@ impl FileFetch {
         let streamed = state.streamed && !readback;
         let judged = match state.hasher.filter(|_| !readback) {
             Some(hasher) => hasher.finish(),
-            None => prove(&sealed)?,
+            None => prove(&sealed, stop)?.ok_or(FinishError::Stopped)?,
         };
         match judged {
-            Ok(proof) => Ok(sealed.verified(proof, if streamed { Proved::Stream } else { Proved::Readback })?),
-            Err(mismatch) => Err(FinishError::Mismatch { mismatch, sealed: Box::new(sealed) }),
+            Ok(proof) => {
+                let proved = if streamed { Proved::Stream } else { Proved::Readback };
+                Ok(Judged::Right(sealed.verified(proof, proved)?))
+            }
+            Err(mismatch) => Ok(Judged::Wrong { mismatch, sealed }),
         }
     }
 
@@ -220,16 +244,18 @@ fn cut(partial: &Partial, found: u64) -> VolumeError {
     VolumeError::Short { path, expected: partial.entry().size, found }
 }
 
-/// Hashes a sealed partial from disk, past the page cache where the system allows.
-fn prove(sealed: &Sealed) -> Result<Result<Proof, Mismatch>, VolumeError> {
+/// Hashes a sealed partial from disk, past the page cache where the system allows; nothing when
+/// a stop came first.
+fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proof, Mismatch>>, VolumeError> {
     sealed.drop_pages(&(0..sealed.entry().size));
     let mut hasher = FileHasher::new(sealed.entry());
     let mut buffer = vec![0; READ_STEP];
-    loop {
+    while !stop.is_cancelled() {
         let read = sealed.read_at(hasher.position(), &mut buffer)?;
         if read == 0 {
-            return Ok(hasher.finish());
+            return Ok(Some(hasher.finish()));
         }
         hasher.update(&buffer[..read]);
     }
+    Ok(None)
 }

@@ -6,10 +6,14 @@
 
 mod connection;
 pub mod error;
+mod fates;
 mod file;
 pub mod pool;
 pub mod progress;
+mod shared;
+mod tasks;
 
 pub use error::{FetchError, OwnershipLost};
-pub use pool::{Context, MayWrite, Outcome, Publish, Wanted, fetch};
+pub use pool::fetch;
 pub use progress::Progress;
+pub use shared::{Context, MayWrite, Outcome, Publish, Wanted};

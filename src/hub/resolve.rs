@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
-use reqwest::{Method, RequestBuilder, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use url::Url;
 
+use crate::clock;
 use crate::core::digest::Digest;
 use crate::core::endpoint::{Origin, redacted};
 use crate::core::manifest::FileEntry;
@@ -25,19 +26,24 @@ use super::wire::{RepoInfo, digest_of_etag, encode_path, encode_segment, expiry}
 
 /// Most of a repository's info that is read, in bytes.
 const INFO_MAX: usize = 16 << 20;
-/// A signed URL is given up this long before it expires.
-const MARGIN: Duration = Duration::from_secs(60);
+/// A signed URL is given up this long before it expires, or half-way when it does not last long.
+const MARGIN_MAX: Duration = Duration::from_secs(60);
 
 /// Where a file's bytes are. Its URL may hold a signature: it is shown without its query.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Location {
     url: Url,
     expires_at: Option<Timestamp>,
+    margin: Duration,
 }
 
 impl Location {
-    fn new(url: Url) -> Self {
-        Self { expires_at: expiry(&url), url }
+    fn new(url: Url, now: Timestamp) -> Self {
+        let expires_at = expiry(&url);
+        // One that came expired was just signed: the clocks differ, and the server will say when.
+        let lasts = expires_at.and_then(|at| Duration::try_from(at.duration_since(now)).ok());
+        let expires_at = expires_at.filter(|_| lasts.is_some_and(|lasts| !lasts.is_zero()));
+        Self { url, expires_at, margin: lasts.map_or(MARGIN_MAX, |lasts| MARGIN_MAX.min(lasts / 2)) }
     }
 
     /// Who serves the bytes.
@@ -65,10 +71,18 @@ impl Location {
         self.expires_at
     }
 
-    /// Whether the URL has expired, or will within a minute.
+    /// Whether the URL has expired, or will soon: within a minute, or the second half of its life.
     #[must_use]
     pub fn is_stale(&self, now: Timestamp) -> bool {
-        self.expires_at.is_some_and(|at| now.checked_add(MARGIN).map_or(true, |soon| soon >= at))
+        self.expires_at.is_some_and(|at| now.checked_add(self.margin).map_or(true, |soon| soon >= at))
+    }
+
+    /// Where an answer to [`Self::request`] leads on to, or none when it is no redirect.
+    ///
+    /// # Errors
+    /// [`HubError::Redirect`] for one that nobody should follow.
+    pub fn next(&self, response: &Response, asked: Asked<'_>, now: Timestamp) -> Result<Option<Self>, HubError> {
+        Ok(redirect_target(&self.url, response, asked)?.map(|url| Self::new(url, now)))
     }
 }
 
@@ -119,7 +133,7 @@ impl HubClient {
             let response = self.send(self.request(Method::HEAD, &url), &origin, Traffic::Resolve).await?;
             let (status, headers) = (response.status(), response.headers());
             if matches!(status, StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) {
-                return Ok(Location::new(url));
+                return Ok(Location::new(url, clock::now()));
             }
             let target = redirect_target(&url, &response, asked)?;
             if target.is_none() && !status.is_success() {
@@ -129,9 +143,9 @@ impl HubClient {
                 return Err(HubError::NotAHub { origin, why: "a page for people came instead of a file" });
             }
             check(&Claimed::read(headers, status), commit, entry, &origin)?;
-            let Some(target) = target else { return Ok(Location::new(url)) };
+            let Some(target) = target else { return Ok(Location::new(url, clock::now())) };
             if Origin::of(&target) != origin && !leads_to_a_hub(status, headers) {
-                return Ok(Location::new(target));
+                return Ok(Location::new(target, clock::now()));
             }
             url = target;
         }
@@ -247,12 +261,17 @@ mod tests {
     }
 
     #[test]
-    fn a_location_is_stale_a_minute_before_it_expires() {
-        let location = Location::new(Url::parse("https://cdn.example/f?Expires=1000&Signature=secret").unwrap());
+    fn a_location_is_stale_a_minute_before_it_expires_or_half_way() {
         let at = |second| Timestamp::from_second(second).unwrap();
+        let found = |url: &str, when| Location::new(Url::parse(url).unwrap(), at(when));
+        let location = found("https://cdn.example/f?Expires=1000&Signature=secret", 0);
         assert!(!location.is_stale(at(939)));
         assert!(location.is_stale(at(940)) && location.is_stale(at(2000)));
-        assert!(!Location::new(Url::parse("https://cdn.example/f").unwrap()).is_stale(at(1 << 37)));
+        let short = found("https://cdn.example/f?Expires=1000&Signature=secret", 990);
+        assert!(!short.is_stale(at(994)) && short.is_stale(at(995)));
+        let skewed = found("https://cdn.example/f?Expires=1000&Signature=secret", 5000);
+        assert!(!skewed.is_stale(at(5001)), "it came expired: then its server judges, not our clock");
+        assert!(!found("https://cdn.example/f", 0).is_stale(at(1 << 37)));
         assert!(!format!("{location} {location:?}").contains("secret"));
     }
 }

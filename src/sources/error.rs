@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::health::Blame;
 use crate::core::code::Code;
 use crate::core::endpoint::Origin;
 use crate::core::repo_path::RepoPath;
@@ -19,19 +20,18 @@ pub struct ReadError {
     pub path: RepoPath,
     /// The bytes asked for.
     pub range: Range<u64>,
-    /// Who was asked; unknown before the file was located.
-    pub host: Option<Origin>,
+    /// Who was asked.
+    pub host: Origin,
     /// What happened.
     pub problem: Problem,
+    /// Whose failure it is.
+    pub blame: Blame,
 }
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes {}..{}", self.path, self.range.start, self.range.end)?;
-        if let Some(host) = &self.host {
-            write!(f, " from {host}")?;
-        }
-        write!(f, ": {}", self.problem)
+        let Self { path, range, host, problem, .. } = self;
+        write!(f, "{path} bytes {}..{} from {host}: {problem}", range.start, range.end)
     }
 }
 
@@ -68,18 +68,33 @@ pub enum Problem {
         received: u64,
     },
     /// A status that is no answer to a ranged read.
-    #[error("status {status} came{}", shown(.content_type.as_ref(), .body))]
+    #[error("status {status} came{}", shown(.content_type.as_ref(), .words.as_ref()))]
     Status {
         /// The status code.
         status: u16,
         /// What the server says the body is.
         content_type: Option<String>,
-        /// The start of the body, printable.
-        body: String,
+        /// The server's words, printable.
+        words: Option<String>,
         /// Whether the Hub itself answered, so that a 403 is about permission.
         at_hub: bool,
-        /// Whether the file had just been located.
-        fresh: bool,
+        /// Whether the file was located again for this read, so that its URL was new.
+        renewed: bool,
+    },
+    /// A page for people in place of a file: a captive portal, a proxy's complaint.
+    #[error("a page came (content type `{content_type}`) where the file was expected")]
+    Page {
+        /// What the server says it is.
+        content_type: String,
+    },
+    /// A redirect that nobody should follow.
+    #[error("a redirect came that is not followed")]
+    Redirect(#[source] HubError),
+    /// Redirects without end.
+    #[error("more than {hops} redirects came")]
+    Redirects {
+        /// How many were followed.
+        hops: usize,
     },
     /// Status 200 to a ranged request that does not start at 0.
     #[error("the server ignores ranges: status 200 came for a part of the file")]
@@ -97,7 +112,7 @@ pub enum Problem {
         came: String,
     },
     /// The body has another length than the range.
-    #[error("a body of {came} bytes came where {expected} were expected{}", shown(.content_type.as_ref(), ""))]
+    #[error("a body of {came} bytes came where {expected} were expected{}", shown(.content_type.as_ref(), None))]
     WrongLength {
         /// Bytes expected.
         expected: u64,
@@ -130,12 +145,14 @@ impl Problem {
         match self {
             Self::Locate(error) | Self::Ask(error) => error.class(),
             Self::Broken { .. } | Self::Idle { .. } | Self::Short { .. } => FailureClass::Transient { after: None },
-            Self::Status { status, at_hub, fresh, .. } => status_class(*status, *at_hub, *fresh),
+            Self::Status { status, at_hub, renewed, .. } => status_class(*status, *at_hub, *renewed),
+            Self::Redirect(_) | Self::Redirects { .. } => FailureClass::Permanent,
             Self::RangeIgnored
             | Self::WrongRange { .. }
             | Self::RangeRefused { .. }
             | Self::WrongLength { .. }
             | Self::TooLong
+            | Self::Page { .. }
             | Self::Encoded { .. } => FailureClass::Corrupt,
         }
     }
@@ -158,6 +175,9 @@ impl Problem {
             Self::Status { status: 400, .. } => {
                 Some("very large files can need Xet storage, which plain HTTP does not reach".to_owned())
             }
+            Self::Page { .. } => {
+                Some("open the address in a browser on this machine: a network may want a sign-in first".to_owned())
+            }
             Self::Encoded { .. } | Self::WrongLength { .. } => {
                 Some("a proxy on the way may rewrite answers: try without it, or ask its operator".to_owned())
             }
@@ -165,9 +185,9 @@ impl Problem {
         }
     }
 
-    /// Whether the whole origin is in trouble rather than this file.
+    /// Whether an origin in trouble fails so.
     #[must_use]
-    pub fn is_of_origin(&self) -> bool {
+    pub fn may_be_of_origin(&self) -> bool {
         match self {
             Self::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
             Self::Locate(error) | Self::Ask(error) => matches!(error.class(), FailureClass::Transient { .. }),
@@ -176,18 +196,18 @@ impl Problem {
     }
 }
 
-fn status_class(status: u16, at_hub: bool, fresh: bool) -> FailureClass {
+fn status_class(status: u16, at_hub: bool, renewed: bool) -> FailureClass {
     match status {
         // Its wish is kept by the origin, for everybody.
         408 | 429 | 500..=599 => FailureClass::Transient { after: None },
         // A signed URL that ran out; but a 403 of the Hub, or for a URL just signed, means no.
-        401 | 403 if !at_hub && !fresh => FailureClass::StaleUrl,
+        401 | 403 if !at_hub && !renewed => FailureClass::StaleUrl,
         _ => FailureClass::Permanent,
     }
 }
 
-fn shown(content_type: Option<&String>, body: &str) -> String {
+fn shown(content_type: Option<&String>, words: Option<&String>) -> String {
     let kind = content_type.map(|kind| format!(" with content type `{kind}`")).unwrap_or_default();
-    let body = if body.is_empty() { String::new() } else { format!(": `{body}`") };
-    kind + &body
+    let words = words.map(|words| format!(": {words}")).unwrap_or_default();
+    kind + &words
 }

@@ -5,7 +5,9 @@
 //! so far, the Hub over HTTP (and whatever speaks like it); another becomes a variant beside it.
 
 pub mod error;
+mod health;
 pub mod http;
 
 pub use error::{Problem, ReadError};
+pub use health::Blame;
 pub use http::{Body, HubSource};
