@@ -311,6 +311,8 @@ impl Jobs {
         }
         let stop = CancellationToken::new();
         entry.running = Some(stop.clone());
+        // What was counted before is counted again by the worker.
+        entry.live = Arc::default();
         Some(Work {
             bench: Arc::clone(&self.0.bench),
             spec: entry.job.spec.clone(),

@@ -3,6 +3,8 @@
 //! Invariant (P5): the store only saves work. A directory that the store does not know becomes a
 //! job from its own manifest; a job whose directory says otherwise believes the directory.
 
+use std::collections::HashMap;
+
 use tracing::warn;
 
 use super::jobs::Jobs;
@@ -12,6 +14,8 @@ use crate::core::identity::Observed;
 use crate::core::job::{Job, JobSpec, JobState};
 use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
+use crate::volume::adopt::leftovers;
+use crate::volume::writer::PathHash;
 use crate::volume::{ModelDir, Volume, VolumeError};
 
 /// Fills the table. Blocks. Jobs are `admitted` by a daemon and left alone by a foreground pull.
@@ -23,17 +27,19 @@ pub(super) fn recover(jobs: &Jobs, admitted: bool) -> Result<(), VolumeError> {
         Vec::new()
     });
     for name in volume.models()? {
-        if !known.iter().any(|job| job.spec.name == name)
-            && let Some(job) = of_manifest(volume, &name)?
-        {
-            known.push(job);
+        if known.iter().any(|job| job.spec.name == name) {
+            continue;
+        }
+        match of_manifest(volume, &name) {
+            Ok(job) => known.extend(job),
+            Err(error) => warn!(model = %name, %error, "its manifest cannot be read; the directory is left alone"),
         }
     }
     for mut job in known {
-        job.state = state_now(volume, &job)?;
+        job.state = state_now(volume, &job);
         let live = Live::default();
-        if let Some(dir) = volume.model(&job.spec.name)? {
-            measure(&dir, &live);
+        if let Ok(Some(dir)) = volume.model(&job.spec.name) {
+            measure(jobs, &job.spec.name, &dir, &live);
         }
         jobs.found(job, live, admitted);
     }
@@ -64,23 +70,41 @@ fn of_manifest(volume: &Volume, name: &ModelName) -> Result<Option<Job>, VolumeE
 }
 
 /// What was going on goes on; what ended is looked at again.
-fn state_now(volume: &Volume, job: &Job) -> Result<JobState, VolumeError> {
-    let found = of_directory(volume, &job.spec.name)?.map(|status| status.state);
-    Ok(match (job.state, found) {
+fn state_now(volume: &Volume, job: &Job) -> JobState {
+    let found = match of_directory(volume, &job.spec.name) {
+        Ok(found) => found.map(|status| status.state),
+        Err(error) => {
+            warn!(model = %job.spec.name, %error, "its directory cannot be read");
+            Some(JobState::Damaged)
+        }
+    };
+    match (job.state, found) {
         (state, _) if state.is_active() && job.state != JobState::Queued => JobState::Queued,
         (JobState::Ready | JobState::Damaged, Some(found)) => found,
         (JobState::Ready | JobState::Damaged, None) => JobState::Queued,
         (JobState::Queued, Some(JobState::Ready)) => JobState::Ready,
         (state, _) => state,
-    })
+    }
 }
 
-/// Counts what the receipt still speaks for.
-fn measure(dir: &ModelDir, live: &Live) {
+/// Counts what the receipt, or the store for want of one, still speaks for. What partials hold is
+/// received; what of it is claimed, whoever works on them finds out.
+fn measure(jobs: &Jobs, name: &ModelName, dir: &ModelDir, live: &Live) {
     let Ok(Some(manifest)) = dir.manifest() else { return };
     live.measure(&manifest);
-    let Ok(Some(receipt)) = dir.receipt(&manifest) else { return };
-    let trusted =
-        receipt.files().iter().filter(|record| dir.observe(&record.path) == Observed::Present(record.identity));
-    trusted.filter_map(|record| Manifest::file(&manifest, &record.path)).for_each(|entry| live.found(entry));
+    let records = match dir.receipt(&manifest) {
+        Ok(Some(receipt)) => receipt.files().to_vec(),
+        _ => jobs.bench().store.files(name).unwrap_or_default(),
+    };
+    let mut lacking: HashMap<PathHash, u64> =
+        manifest.files().iter().map(|entry| (PathHash::of(&entry.path), entry.size)).collect();
+    for record in records.iter().filter(|record| dir.observe(&record.path) == Observed::Present(record.identity)) {
+        if let Some(entry) = Manifest::file(&manifest, &record.path) {
+            live.found(entry);
+            lacking.remove(&PathHash::of(&record.path));
+        }
+    }
+    let partials = leftovers(dir).unwrap_or_default();
+    let held = partials.iter().filter_map(|partial| Some(partial.size().min(lacking.remove(partial.path())?)));
+    live.progress.glimpsed(held.sum());
 }

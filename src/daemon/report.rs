@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tracing::warn;
+
 use super::jobs::{Jobs, Seen};
 use crate::clock;
 use crate::core::identity::Observed;
@@ -46,7 +48,14 @@ pub fn of_disk(volume: &Volume, last: Option<Report>, daemon: DaemonStatus) -> R
         settle(model);
     }
     for name in volume.models()? {
-        let Some(found) = of_directory(volume, &name)? else { continue };
+        let found = match of_directory(volume, &name) {
+            Ok(Some(found)) => found,
+            Ok(None) => continue,
+            Err(error) => {
+                warn!(model = %name, %error, "its directory cannot be read");
+                continue;
+            }
+        };
         match remembered.iter_mut().find(|model| model.id == name) {
             Some(model) if found.state == JobState::Queued && found.commit == model.commit => {}
             Some(model)

@@ -49,6 +49,11 @@ impl Progress {
         self.durable.fetch_add(bytes, Relaxed);
     }
 
+    /// Bytes that partials seem to hold, before anybody looked closer.
+    pub fn glimpsed(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Relaxed);
+    }
+
     pub(crate) fn came(&self, bytes: u64, now: Duration) {
         self.received.fetch_add(bytes, Relaxed);
         self.wire.fetch_add(bytes, Relaxed);
