@@ -46,6 +46,7 @@ mod repo;
 mod resolve;
 mod script;
 mod server;
+mod socket;
 mod wire;
 
 use std::time::{Duration, Instant};
@@ -57,6 +58,7 @@ pub use process::{Child, Invocation, Muster, Output};
 pub use record::{Origin, Recorded};
 pub use repo::{FileSpec, RepoKind, RepoSpec};
 pub use script::Match;
+pub use socket::{Api, Events, Owner, answer, submission};
 
 /// Looks at `condition` every few milliseconds until it holds; panics with `what` after `limit`.
 #[track_caller]
