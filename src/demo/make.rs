@@ -138,13 +138,13 @@ mod tests {
     use super::*;
     use crate::core::endpoint::Endpoint;
     use crate::core::identity::Observed;
-    use crate::core::repo::{CommitId, Repo, RepoId, Revision};
+    use crate::core::repo::{CommitId, Repo, RepoId, RepoKind, Revision};
     use crate::core::selection::Selection;
     use crate::demo::{SHARD_MIN, shape};
 
     fn source() -> Source {
         Source {
-            repo: Repo { kind: Default::default(), id: RepoId::parse("org/demo").unwrap() },
+            repo: Repo { kind: RepoKind::default(), id: RepoId::parse("org/demo").unwrap() },
             endpoint: Endpoint::parse("http://localhost:1").unwrap(),
             revision: Revision::default(),
             commit: CommitId::from_bytes([3; 20]),

@@ -218,7 +218,12 @@ mod tests {
 
     fn bytes(content: &Content) -> Vec<u8> {
         let mut all = Vec::new();
-        content.read(|block| -> Result<(), ()> { Ok(all.extend_from_slice(block)) }).unwrap();
+        content
+            .read(|block| -> Result<(), ()> {
+                all.extend_from_slice(block);
+                Ok(())
+            })
+            .unwrap();
         all
     }
 
