@@ -11,7 +11,6 @@
 mod support;
 
 use std::path::Path;
-use std::time::Duration;
 
 use support::*;
 

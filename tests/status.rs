@@ -92,7 +92,10 @@ fn status_is_valid_before_during_after_and_with_the_daemon_killed() {
     assert_eq!(after["models"][0]["bytes"]["verified"], after["models"][0]["bytes"]["total"]);
     let out = world.args(["status"]).run().expect_code(0);
     let commit = &hub.commit("org/kimi", "main")[..12];
-    assert!(out.stdout.contains("kimi  ready  6/6 shards") && out.stdout.contains(&format!("commit {commit}")), "{out}");
+    assert!(
+        out.stdout.contains("kimi  ready  6/6 shards") && out.stdout.contains(&format!("commit {commit}")),
+        "{out}"
+    );
     let out = world.args(["list"]).run().expect_code(0);
     assert!(out.stdout.starts_with("kimi  org/kimi@main  ready  "), "{out}");
 }

@@ -6,29 +6,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::entry::{Entry, Wish};
 use super::error::{WorkError, in_words};
 use super::events::{BACKLOG, Event};
 use super::live::Live;
 use super::resolve::Resolved;
-use super::worker::{Bench, Work};
+use super::worker::Bench;
 use crate::clock;
 use crate::core::code::Code;
 use crate::core::job::{Job, JobError, JobSpec, JobState};
-use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
-use crate::core::retry::{self, Failures};
 use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
-
-/// How often a job that found no room looks again.
-const ROOM_EVERY: Duration = Duration::from_secs(30);
 
 /// Why a request about a job is refused.
 #[derive(Debug, Error)]
@@ -104,64 +99,17 @@ impl JobRefusal {
     }
 }
 
-/// What a user wants of a running job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    Pause,
-    Cancel,
-}
-
-#[derive(Debug)]
-struct Entry {
-    job: Job,
-    live: Arc<Live>,
-    running: Option<CancellationToken>,
-    wish: Option<Wish>,
-    token: Option<Token>,
-    resolved: Option<Resolved>,
-    /// Its directory is being taken away: nobody may begin to work on it.
-    removing: bool,
-    /// Whether this owner may work on it: a foreground pull leaves other jobs alone.
-    admitted: bool,
-    /// When a job that could not go on is taken up again by itself, since boot.
-    again_at: Option<Duration>,
-    failures: Failures,
-}
-
-impl Entry {
-    fn new(job: Job, live: Arc<Live>, admitted: bool) -> Self {
-        Self {
-            job,
-            live,
-            running: None,
-            wish: None,
-            token: None,
-            resolved: None,
-            removing: false,
-            admitted,
-            again_at: None,
-            failures: Failures::default(),
-        }
-    }
-
-    /// Whether a worker may take it now.
-    fn waits(&self, now: Duration) -> bool {
-        let due = self.again_at.map_or(self.job.state == JobState::Queued, |at| at <= now);
-        self.admitted && !self.removing && self.running.is_none() && due
-    }
-}
-
 /// The table of jobs. Clones are the same table.
 #[derive(Clone)]
-pub struct Jobs(Arc<Shared>);
+pub struct Jobs(pub(super) Arc<Shared>);
 
-struct Shared {
-    bench: Arc<Bench>,
+pub(super) struct Shared {
+    pub(super) bench: Arc<Bench>,
     entries: Mutex<BTreeMap<ModelName, Entry>>,
-    wake: Notify,
+    pub(super) wake: Notify,
     events: broadcast::Sender<Event>,
     /// Whether jobs that could not go on are taken up again without being asked.
-    patient: bool,
+    pub(super) patient: bool,
 }
 
 /// A job as one look at it shows.
@@ -298,75 +246,6 @@ impl Jobs {
         self.0.wake.notify_one();
     }
 
-    /// Takes the next job that may be worked on, if fewer than `most` are.
-    pub(super) fn take(&self, most: usize, now: Duration) -> Option<Work> {
-        let mut entries = self.entries();
-        if entries.values().filter(|entry| entry.running.is_some()).count() >= most {
-            return None;
-        }
-        let entry = entries.values_mut().find(|entry| entry.waits(now))?;
-        if entry.again_at.take().is_some() {
-            entry.live = Arc::default();
-            self.enter(entry, JobState::Queued, None);
-        }
-        let stop = CancellationToken::new();
-        entry.running = Some(stop.clone());
-        // What was counted before is counted again by the worker.
-        entry.live = Arc::default();
-        Some(Work {
-            bench: Arc::clone(&self.0.bench),
-            spec: entry.job.spec.clone(),
-            token: entry.token.clone(),
-            resolved: entry.resolved.take(),
-            live: Arc::clone(&entry.live),
-            stop,
-        })
-    }
-
-    /// How long until the next job is to be taken up again by itself.
-    pub(super) fn next_again(&self, now: Duration) -> Option<Duration> {
-        let entries = self.entries();
-        let idle = entries.values().filter(|entry| entry.admitted && entry.running.is_none());
-        // One that is due waits for a worker's place, not for time.
-        idle.filter_map(|entry| entry.again_at?.checked_sub(now)).filter(|left| !left.is_zero()).min()
-    }
-
-    /// A worker ended.
-    pub(super) fn ended(&self, name: &ModelName, result: Result<Manifest, WorkError>) {
-        let mut entries = self.entries();
-        let Some(entry) = entries.get_mut(name) else { return };
-        entry.running = None;
-        let (state, error, phase) = match (result, entry.wish.take()) {
-            (Ok(manifest), _) => {
-                entry.job.commit = Some(manifest.source().commit);
-                (JobState::Ready, None, None)
-            }
-            (Err(WorkError::Stopped), Some(Wish::Pause)) => (JobState::Paused, None, Some(Phase::Paused)),
-            (Err(WorkError::Stopped), Some(Wish::Cancel)) => (JobState::Cancelled, None, Some(Phase::Cancelled)),
-            // The owner stops; the next one goes on.
-            (Err(WorkError::Stopped), None) => (JobState::Queued, None, None),
-            (Err(error), None) if self.0.patient && error.code() == Code::NoSpace => {
-                entry.again_at = Some(clock::since_boot() + ROOM_EVERY);
-                (JobState::Paused, Some(error.to_job_error()), Some(Phase::Paused))
-            }
-            (Err(error), None) if self.0.patient && error.may_pass() => {
-                let delay = retry::delay(entry.failures.failed(), None, fastrand::f64());
-                entry.again_at = Some(clock::since_boot() + delay);
-                (JobState::Queued, Some(error.to_job_error()), None)
-            }
-            (Err(error), _) => (JobState::Failed, Some(error.to_job_error()), Some(Phase::Failed)),
-        };
-        if state == JobState::Ready {
-            entry.failures.progressed();
-        }
-        match phase {
-            Some(phase) => self.transition(entry, state, error, phase),
-            None => self.enter(entry, state, error),
-        }
-        drop(entries);
-        self.0.wake.notify_one();
-    }
-
     /// Stops every running worker; the jobs stay queued.
     pub(super) fn stop_all(&self) {
         self.entries().values().filter_map(|entry| entry.running.as_ref()).for_each(CancellationToken::cancel);
@@ -406,13 +285,13 @@ impl Jobs {
         }
     }
 
-    fn transition(&self, entry: &mut Entry, state: JobState, error: Option<JobError>, phase: Phase) {
+    pub(super) fn transition(&self, entry: &mut Entry, state: JobState, error: Option<JobError>, phase: Phase) {
         let detail = error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
         self.0.bench.audit(&entry.job.spec.name, phase, &detail);
         self.enter(entry, state, error);
     }
 
-    fn enter(&self, entry: &mut Entry, state: JobState, error: Option<JobError>) {
+    pub(super) fn enter(&self, entry: &mut Entry, state: JobState, error: Option<JobError>) {
         entry.job.state = state;
         entry.job.error.clone_from(&error);
         self.remember(&entry.job);
@@ -437,7 +316,7 @@ impl Jobs {
         let _ = self.0.events.send(Event { at: clock::now(), id: name.clone(), state, error });
     }
 
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<ModelName, Entry>> {
+    pub(super) fn entries(&self) -> MutexGuard<'_, BTreeMap<ModelName, Entry>> {
         self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::core::job::JobState;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::rate::RateWindow;
+use crate::core::repo::CommitId;
 use crate::core::shards::is_shard;
 use crate::core::status::{Bytes, Count};
 use crate::fetch::Progress;
@@ -30,6 +31,7 @@ pub struct Live {
 struct Scene {
     state: Option<JobState>,
     phase: Option<&'static str>,
+    commit: Option<CommitId>,
     totals: Option<Totals>,
     rate: RateWindow,
 }
@@ -48,6 +50,8 @@ pub struct Glimpse {
     pub state: Option<JobState>,
     /// What goes on inside the state.
     pub phase: Option<&'static str>,
+    /// The commit worked on.
+    pub commit: Option<CommitId>,
     /// Files.
     pub files: Option<Count>,
     /// Shards.
@@ -71,7 +75,9 @@ impl Live {
     /// What the job is measured against.
     pub fn measure(&self, manifest: &Manifest) {
         let bytes = manifest.total_bytes();
-        self.scene().totals =
+        let mut scene = self.scene();
+        scene.commit = Some(manifest.source().commit);
+        scene.totals =
             Some(Totals { files: manifest.files().len() as u64, shards: manifest.shard_count() as u64, bytes });
     }
 
@@ -106,6 +112,7 @@ impl Live {
         Glimpse {
             state: scene.state,
             phase: scene.phase,
+            commit: scene.commit,
             files: Some(Count { total: totals.files, verified: self.files.load(Relaxed) }),
             shards: Some(Count { total: totals.shards, verified: self.shards.load(Relaxed) }),
             bytes: Some(bytes),

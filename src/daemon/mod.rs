@@ -4,6 +4,7 @@
 //! same for `muster daemon` and for a `pull` in the foreground, which is a daemon for its own
 //! job. It knows nothing of sockets, flags or terminals.
 
+mod entry;
 pub mod error;
 pub mod events;
 pub mod jobs;
@@ -16,6 +17,7 @@ pub mod run;
 mod scheduler;
 pub mod supervisor;
 mod survey;
+mod turns;
 mod update;
 mod worker;
 

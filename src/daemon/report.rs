@@ -57,12 +57,8 @@ pub fn of_disk(volume: &Volume, last: Option<Report>, daemon: DaemonStatus) -> R
             }
         };
         match remembered.iter_mut().find(|model| model.id == name) {
-            Some(model) if found.state == JobState::Queued && found.commit == model.commit => {}
-            Some(model)
-                if model.state == JobState::Queued || !model.state.is_active() && found.state != JobState::Queued =>
-            {
-                *model = found;
-            }
+            // Without a receipt the directory knows less than its last owner did.
+            Some(model) if found.state != JobState::Queued => *model = found,
             Some(_) => {}
             None => remembered.push(found),
         }
@@ -115,7 +111,7 @@ fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
         repo: job.spec.repo.id.clone(),
         repo_type: job.spec.repo.kind,
         revision: job.spec.revision.clone(),
-        commit: job.commit,
+        commit: glimpse.commit.or(job.commit),
         selection: shown(&job.spec.selection),
         directory: root.join(job.spec.name.as_str()).display().to_string(),
         state,

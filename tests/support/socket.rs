@@ -99,7 +99,8 @@ impl Api {
     fn send(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let mut stream = self.connect();
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
         // An answer may come before all was read.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
         answer(stream)
