@@ -133,8 +133,8 @@ fn a_repository_behind_a_token_arrives_and_no_secret_leaves_its_origin_or_is_wri
     scene.hub.page_size(4);
     scene.hub.on(Match::cdn("model-00002")).then(Behaviour::ResetAfter(10_000)).then(Behaviour::status(503));
     scene.hub.on(Match::cdn("model-00003")).then(Behaviour::xml_403("AccessDenied", "Request has expired"));
-    let out = scene.pull().env("HF_TOKEN", TOKEN).env("MUSTER_LOG", "trace").arg("--log").arg("trace");
-    let mut child = out.spawn();
+    let loud = scene.world.args(["pull", &scene.repo.id, "--connections", "2", "--log", "trace"]);
+    let mut child = loud.env("HF_TOKEN", TOKEN).spawn();
     let id = child.id();
     let title = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
     assert!(!holds(&title, TOKEN));

@@ -443,14 +443,18 @@ fn take_over(
     bench: &Bench,
     model: &ModelDir,
     entry: &FileEntry,
-    mut left: Vec<Leftover>,
+    left: Vec<Leftover>,
     stop: &CancellationToken,
 ) -> Result<Option<(Partial, RangeSet)>, WorkError> {
     if let Some(Resumed { partial, durable }) = Partial::resume(model, entry, bench.writer)? {
         return Ok(Some((partial, durable)));
     }
+    let (mut left, empty): (Vec<_>, Vec<_>) = left.into_iter().partition(|leftover| leftover.size() > 0);
+    for leftover in empty {
+        leftover.discard(model)?;
+    }
     left.sort_by_key(|leftover| (leftover.has_claims(), leftover.size()));
-    let Some(best) = left.pop().filter(|leftover| leftover.size() > 0) else { return Ok(None) };
+    let Some(best) = left.pop() else { return Ok(None) };
     let how = (bench.take_over)(best.writer());
     let keep = how == TakeOver::Copy;
     let old = best.clone();

@@ -15,7 +15,7 @@ use super::shared::{Event, Shared};
 use crate::blocking::Started;
 use crate::clock;
 use crate::core::plan::{Assignment, FileId, Next};
-use crate::sources::ReadError;
+use crate::sources::{Body, ReadError};
 use crate::volume::VolumeError;
 
 /// Unclaimed bytes of a file at which its connections wait for the disk.
@@ -71,12 +71,18 @@ pub(super) struct Attempt {
 
 async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
     let (began, mut reached) = (clock::since_boot(), assignment.range.start);
-    let file = match shared.open(assignment.file).await {
-        Ok(file) => file,
+    let _counted = shared.context.progress.connection();
+    let begun = async {
+        let body = ask(shared, assignment).await?;
+        // Not before an answer came: a file that cannot be had leaves nothing on disk.
+        Ok((body, shared.open(assignment.file).await?))
+    };
+    let (body, file) = match begun.await {
+        Ok(begun) => begun,
         Err(error) => return Attempt { began, reached, progressed: false, result: Err(error) },
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
-    let mut result = stream(shared, assignment, &mut checkpoints, &mut reached).await;
+    let mut result = receive(shared, assignment, body, &mut checkpoints, &mut reached).await;
     let settled = checkpoints.settle(result.is_err()).await;
     if let Err(error) = settled
         && !matches!(result, Err(AttemptError::Volume(_)))
@@ -86,21 +92,14 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
     Attempt { began, reached, progressed: checkpoints.progressed, result }
 }
 
-async fn stream(
-    shared: &Shared,
-    assignment: &Assignment,
-    checkpoints: &mut Checkpoints<'_>,
-    reached: &mut u64,
-) -> Result<(), AttemptError> {
-    let file = checkpoints.file;
-    let _counted = shared.context.progress.connection();
+async fn ask(shared: &Shared, assignment: &Assignment) -> Result<Body, AttemptError> {
     // Others may have been given the end of the range since.
     let range = assignment.range.start..shared.plan().end_of(assignment.id);
     if range.is_empty() {
         return Err(AttemptError::Void);
     }
-    let read = shared.context.source.read(file.entry(), range.clone(), assignment.whole);
-    let mut body = select! {
+    let read = shared.context.source.read(shared.entry(assignment.file), range, assignment.whole);
+    let body = select! {
         body = read => body?,
         () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
     };
@@ -108,6 +107,16 @@ async fn stream(
         shared.plan().answers_ranges(assignment.file);
         shared.wake.notify_waiters();
     }
+    Ok(body)
+}
+
+async fn receive(
+    shared: &Shared,
+    assignment: &Assignment,
+    mut body: Body,
+    checkpoints: &mut Checkpoints<'_>,
+    reached: &mut u64,
+) -> Result<(), AttemptError> {
     loop {
         let came = select! {
             biased;
@@ -123,9 +132,9 @@ async fn stream(
             return Err(AttemptError::Void);
         }
         let ours = usize::try_from(ours).unwrap_or(usize::MAX).min(bytes.len());
-        file.write(at, &bytes[..ours])?;
+        checkpoints.file.write(at, &bytes[..ours])?;
         *reached = at + ours as u64;
-        if ours < bytes.len() || (*reached == end && end < range.end) {
+        if ours < bytes.len() || (*reached == end && end < body.end()) {
             // Somebody else fetches the rest.
             return Ok(());
         }

@@ -26,6 +26,8 @@ pub enum Traffic {
 const WINDOW_MAX: Duration = Duration::from_secs(600);
 /// Waiters for a new window come back spread over this.
 const REOPEN_SPREAD: Duration = Duration::from_secs(1);
+/// How far two answers about one window may differ in when it ends.
+const ROUNDING: Duration = Duration::from_secs(2);
 /// Requests left at which spreading starts when the server does not say its quota.
 const SPREAD_BELOW: u64 = 10;
 
@@ -169,8 +171,10 @@ impl Budget {
         let slot = &mut self.windows[traffic as usize];
         let spread_below = quota.map_or(SPREAD_BELOW, |quota| quota / 10);
         // Within one window an answer may not know yet of requests admitted since: the smaller
-        // number counts. The server's seconds are rounded, hence the tolerance.
-        let same = slot.filter(|old| now < old.resets && resets <= old.resets + Duration::from_secs(2));
+        // number counts. The server's seconds are rounded, hence the tolerance. A window that
+        // ends at another time is another window, and the latest word about it counts.
+        let near = |old: &Window| resets <= old.resets + ROUNDING && old.resets <= resets + ROUNDING;
+        let same = slot.filter(|old| now < old.resets && near(old));
         *slot = Some(match same {
             Some(old) => Window { left: old.left.min(left), spread_below, resets: old.resets.max(resets), ..old },
             None => Window { left, spread_below, resets, next: now },
@@ -290,6 +294,16 @@ mod tests {
         budget.observe(Traffic::Resolve, 302, left(2, 9, 5), now + S);
         assert!(budget.admit(Traffic::Resolve, now + S, 0.0).is_err(), "an older answer gives nothing back");
         assert_eq!(budget.admit(Traffic::Resolve, now + S * 10, 0.0), Ok(()), "a new window");
+    }
+
+    #[test]
+    fn a_window_that_ends_sooner_than_was_said_is_believed() {
+        let now = Instant::now();
+        let mut budget = Budget::default();
+        budget.observe(Traffic::Resolve, 302, left(2999, 300, 3000), now);
+        budget.observe(Traffic::Resolve, 302, left(0, 2, 3000), now);
+        assert_eq!(budget.admit(Traffic::Resolve, now, 0.0), Err(now + S * 2));
+        assert_eq!(budget.admit(Traffic::Resolve, now + S * 2, 0.0), Ok(()));
     }
 
     #[test]

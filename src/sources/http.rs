@@ -227,6 +227,12 @@ impl Body {
         ReadError { path, range, host, problem, blame: Blame::Request }
     }
 
+    /// End of the bytes asked for.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.range.end
+    }
+
     /// Whether the server answered with a part of the file: it knows ranges.
     #[must_use]
     pub const fn is_partial(&self) -> bool {
