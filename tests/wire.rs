@@ -642,3 +642,17 @@ fn a_partial_goes_on_in_one_pass_against_a_server_that_ignores_ranges() {
     let sent = scene.hub.bytes_sent_for("a.bin");
     assert!(sent <= 4 * MIB + 512 * KIB, "{sent}: {:#?}", scene.reads_of("a.bin"));
 }
+
+#[test]
+#[ignore = "writes 4.3 GB; run it where there is room: cargo test --test wire -- --ignored"]
+fn a_file_beyond_four_gib_is_exact_across_every_power_of_two() {
+    let size = (4 << 30) + 3 * MIB + 7;
+    let scene = Scene::of(repo(&[("huge.bin", size)]));
+    let pull = scene.world.args(["pull", "org/model", "--connections", "4"]);
+    pull.time_limit(Duration::from_secs(600)).run().expect_code(0);
+    // The receipt was written for the digest of the listing, which the hub computed itself.
+    assert_eq!(std::fs::metadata(scene.directory().join("huge.bin")).unwrap().len(), size);
+    let beyond = |seen: &Recorded| seen.range.is_some_and(|(first, _)| first >= 4 << 30);
+    assert!(scene.reads_of("huge.bin").iter().any(beyond));
+    assert!(scene.reads_of("huge.bin").iter().all(|seen| seen.body_bytes_sent <= 1 << 30));
+}

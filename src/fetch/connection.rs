@@ -72,13 +72,13 @@ pub(super) struct Attempt {
 async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
     let (began, mut reached) = (clock::since_boot(), assignment.range.start);
     let _counted = shared.context.progress.connection();
-    let begun = async {
+    let started = async {
         let body = ask(shared, assignment).await?;
         // Not before an answer came: a file that cannot be had leaves nothing on disk.
         Ok((body, shared.open(assignment.file).await?))
     };
-    let (body, file) = match begun.await {
-        Ok(begun) => begun,
+    let (body, file) = match started.await {
+        Ok(started) => started,
         Err(error) => return Attempt { began, reached, progressed: false, result: Err(error) },
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };

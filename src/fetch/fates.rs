@@ -11,9 +11,8 @@ use tracing::{info, warn};
 
 use super::connection::{Attempt, AttemptError};
 use super::error::{FetchError, FinishError, in_words};
-use super::file::FileFetch;
 use super::pool::Pool;
-use super::shared::Place;
+use super::shared::{Place, Reopened};
 use crate::clock;
 use crate::core::code::Code;
 use crate::core::plan::{FileId, Way};
@@ -87,7 +86,7 @@ impl Pool {
         match attempt.result {
             Ok(()) | Err(AttemptError::Void) => {}
             Err(AttemptError::Stopped) => return,
-            Err(AttemptError::Read(error)) => self.read_failed(id, attempt.began, error).await,
+            Err(AttemptError::Read(error)) => self.read_failed(id, attempt.began, error),
             Err(AttemptError::Volume(error)) => self.disk_failed(id, error).await,
             Err(AttemptError::Ownership(error)) => return self.end(FetchError::Ownership(error)),
         }
@@ -117,7 +116,7 @@ impl Pool {
         }
     }
 
-    pub(super) async fn was_reset(&mut self, id: FileId, result: Result<Option<(FileFetch, RangeSet)>, VolumeError>) {
+    pub(super) async fn was_reset(&mut self, id: FileId, result: Result<Option<Box<Reopened>>, VolumeError>) {
         let Some(fate) = self.fates.get_mut(&id) else { return };
         let reset = fate.reset.take();
         let pause = retry::delay(fate.failures.in_a_row().max(1), None, fastrand::f64());
@@ -127,7 +126,10 @@ impl Pool {
                 return self.end(FetchError::Volume { path, source });
             }
             Ok(None) => (Place::Empty, RangeSet::new()),
-            Ok(Some((file, durable))) => (Place::Open(Arc::new(file)), durable),
+            Ok(Some(reopened)) => {
+                let (file, durable) = *reopened;
+                (Place::Open(Arc::new(file)), durable)
+            }
         };
         self.shared.put(id, place).await;
         let way = if let Some(Reset::Discard(way)) = reset { Some(way) } else { None };
@@ -165,7 +167,7 @@ impl Pool {
         self.shared.plan().add(id, entry.size, RangeSet::from(0..entry.size), Way::Sequential);
     }
 
-    async fn read_failed(&mut self, id: FileId, began: Duration, error: ReadError) {
+    fn read_failed(&mut self, id: FileId, began: Duration, error: ReadError) {
         let Some(fate) = self.fates.get_mut(&id) else { return };
         let class = error.problem.class();
         if class == FailureClass::Permanent {

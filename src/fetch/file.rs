@@ -259,3 +259,46 @@ fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proo
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::verify::tests::lfs_entry;
+    use crate::volume::ModelDir;
+    use crate::volume::writer::WriterId;
+
+    const OURS: WriterId = WriterId::new(1, 1);
+
+    /// A file of 5000 bytes of which all were received, the second half first.
+    fn received(model: &ModelDir) -> (FileFetch, Vec<u8>) {
+        let bytes: Vec<u8> = (0..5000u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let partial = Partial::create(model, &lfs_entry("a.bin", &bytes), OURS).unwrap();
+        let file = FileFetch::new(partial, RangeSet::new(), Arc::default());
+        file.write(3000, &bytes[3000..]).unwrap();
+        file.write(0, &bytes[..3000]).unwrap();
+        (file, bytes)
+    }
+
+    #[test]
+    fn a_stop_leaves_the_hash_where_it_is_and_what_came_claimed() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(&place.path().join("model")).unwrap();
+        let (file, bytes) = received(&model);
+        let stop = CancellationToken::new();
+        stop.cancel();
+        file.hash_from_disk(&stop).unwrap();
+        assert_eq!(file.hashed(), Some(3000), "the rest is still to be hashed");
+        assert!(matches!(file.finish(false, &stop), Err(FinishError::Stopped)));
+        let Resumed { durable, .. } = Partial::resume(&model, &lfs_entry("a.bin", &bytes), OURS).unwrap().unwrap();
+        assert!(durable.is_whole(5000), "{durable:?}");
+    }
+
+    #[test]
+    fn bytes_that_came_out_of_order_are_proved_from_disk() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(&place.path().join("model")).unwrap();
+        let (file, _) = received(&model);
+        let judged = file.finish(false, &CancellationToken::new()).unwrap();
+        assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
+    }
+}

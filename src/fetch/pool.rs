@@ -214,3 +214,94 @@ fn unwound<T>(ended: Result<T, JoinError>) -> T {
         Err(error) => panic!("a task of the pool was aborted, which nobody does: {error}"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::blocking::Blocking;
+    use crate::core::endpoint::Endpoint;
+    use crate::core::manifest::FileEntry;
+    use crate::core::model_name::ModelName;
+    use crate::core::range_set::RangeSet;
+    use crate::core::repo::{CommitId, Repo, RepoId, RepoKind};
+    use crate::core::verify::tests::lfs_entry;
+    use crate::hub::{HubClient, HubConfig};
+    use crate::sources::HubSource;
+    use crate::volume::Volume;
+    use crate::volume::partial::{Partial, Resumed};
+    use crate::volume::writer::WriterId;
+
+    const OURS: WriterId = WriterId::new(1, 1);
+
+    /// A job on a fresh volume whose Hub nobody reaches.
+    fn context(volume: &Volume, published: Arc<Mutex<Vec<String>>>) -> Context {
+        let config = HubConfig::new(Endpoint::parse("http://127.0.0.1:1").unwrap());
+        let repo = Repo { kind: RepoKind::Model, id: RepoId::parse("org/model").unwrap() };
+        let hub = Arc::new(HubClient::new(config).unwrap());
+        let model = Arc::new(volume.create_model(&ModelName::parse("org/model").unwrap()).unwrap());
+        let target = Arc::clone(&model);
+        Context {
+            source: HubSource::new(hub, repo, CommitId::from_bytes([1; 20])),
+            model,
+            writer: OURS,
+            quarantine: Arc::new(volume.quarantine().unwrap()),
+            blocking: Blocking::new(Handle::current(), 2),
+            runtime: Handle::current(),
+            progress: Arc::default(),
+            readback: false,
+            retry_for: Some(Duration::ZERO),
+            may_write: Arc::new(|| Ok(())),
+            publish: Arc::new(move |verified| {
+                published.lock().unwrap().push(verified.entry().path.to_string());
+                verified.publish(&target).unwrap();
+                Ok(())
+            }),
+        }
+    }
+
+    /// What an earlier run left of a file: all of it, claimed, never verified.
+    fn whole(context: &Context, entry: &FileEntry, bytes: &[u8]) -> (Partial, RangeSet) {
+        let partial = Partial::create(&context.model, entry, OURS).unwrap();
+        partial.write_at(0, bytes).unwrap();
+        partial.checkpoint(&RangeSet::from(0..entry.size)).unwrap();
+        drop(partial);
+        let Resumed { partial, durable } = Partial::resume(&context.model, entry, OURS).unwrap().unwrap();
+        (partial, durable)
+    }
+
+    #[tokio::test]
+    async fn a_whole_partial_and_an_empty_file_are_published_without_a_request() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        let published = Arc::default();
+        let context = context(&volume, Arc::clone(&published));
+        let (bytes, none) = (vec![7; 40_000], Vec::new());
+        let (full, empty) = (lfs_entry("full.bin", &bytes), lfs_entry("empty.bin", &none));
+        let adopted = Some(whole(&context, &full, &bytes));
+        let wanted =
+            vec![Wanted { id: FileId(0), entry: full, adopted }, Wanted { id: FileId(1), entry: empty, adopted: None }];
+        let outcome = fetch(context, wanted, Pace::pinned(2), CancellationToken::new()).await.unwrap();
+        assert!(outcome.failed.is_empty());
+        let mut names = published.lock().unwrap().clone();
+        names.sort();
+        assert_eq!(names, ["empty.bin", "full.bin"]);
+    }
+
+    #[tokio::test]
+    async fn a_whole_partial_with_wrong_bytes_is_set_aside_and_asked_for_again() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        let context = context(&volume, Arc::default());
+        let entry = lfs_entry("full.bin", &[7; 40_000]);
+        let adopted = Some(whole(&context, &entry, &[8; 40_000]));
+        let progress = Arc::clone(&context.progress);
+        let wanted = vec![Wanted { id: FileId(0), entry, adopted }];
+        let error = fetch(context, wanted, Pace::pinned(2), CancellationToken::new()).await.unwrap_err();
+        assert!(matches!(error, FetchError::Read { .. }), "the Hub was asked: {error}");
+        assert_eq!((progress.received(), progress.durable()), (0, 0), "they count for nothing");
+    }
+}

@@ -108,6 +108,9 @@ pub(super) enum Place {
     Busy,
 }
 
+/// A file that goes on, and its durable ranges.
+pub(super) type Reopened = (FileFetch, RangeSet);
+
 /// What tasks tell the pool.
 pub(super) enum Event {
     /// An assignment ended.
@@ -117,7 +120,7 @@ pub(super) enum Event {
     /// A whole file was judged, and published if it was right.
     Finished { file: FileId, result: Result<(), FinishError> },
     /// A file was made ready to start again.
-    Reset { file: FileId, result: Result<Option<(FileFetch, RangeSet)>, VolumeError> },
+    Reset { file: FileId, result: Result<Option<Box<Reopened>>, VolumeError> },
     /// A failed file may be tried again, if this is the last that was said about it.
     Retry { file: FileId, serial: u64 },
 }

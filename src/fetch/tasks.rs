@@ -73,7 +73,7 @@ impl Pool {
         let shared = Arc::clone(&self.shared);
         let task = async move {
             let work = move || match reset {
-                Reset::Reopen => file.reopen().map(Some),
+                Reset::Reopen => file.reopen().map(|reopened| Some(Box::new(reopened))),
                 Reset::Discard(_) => file.discard().map(|()| None),
             };
             let result = shared.context.blocking.run(work).await;

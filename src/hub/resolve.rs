@@ -94,7 +94,10 @@ impl fmt::Display for Location {
 
 impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Location").field("url", &redacted(&self.url)).field("expires_at", &self.expires_at).finish()
+        f.debug_struct("Location")
+            .field("url", &redacted(&self.url))
+            .field("expires_at", &self.expires_at)
+            .finish_non_exhaustive()
     }
 }
 
