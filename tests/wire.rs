@@ -342,6 +342,17 @@ fn two_content_ranges(first: &str, second: &str) -> Vec<u8> {
 }
 
 #[test]
+fn a_page_for_people_is_never_written_even_when_it_does_not_say_its_length() {
+    let scene = Scene::of(repo(&[("a.bin", 200_000), ("b.bin", 60)]));
+    let page = Behaviour::All(vec![Behaviour::html_page(), Behaviour::Chunked]);
+    for file in ["a.bin", "b.bin"] {
+        scene.hub.on(Match::cdn(file).get()).then(page.clone()).times(2);
+    }
+    let out = scene.arrives_without_a_wrong_byte();
+    assert!(out.stderr.contains("text/html"), "{out}");
+}
+
+#[test]
 fn odd_but_legal_answers_are_taken_at_once() {
     let scene = Scene::of(repo(&[("capital.bin", 90_000), ("star.bin", 90_000), ("chunked.bin", 90_000)]));
     scene.hub.on(Match::cdn("capital.bin").get()).then(Behaviour::CapitalBytes);
