@@ -1,5 +1,7 @@
 //! The owner's API, spoken by hand: jobs, events, who is let in, and how it ends.
 
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+
 mod support;
 
 use std::io::Write as _;
@@ -154,7 +156,9 @@ fn followers_are_bounded() {
     let hub = Hub::start(kimi());
     let owner = Owner::start(&Muster::on(&hub));
     let mut all: Vec<_> = (0..64).map(|_| owner.api.events()).collect();
-    all.iter_mut().for_each(|events| drop(events.next()));
+    for events in &mut all {
+        events.next().expect("a snapshot");
+    }
     assert_eq!(owner.api.get("/v1/events").0, 409);
     drop(all);
     wait_until("a place is free again", SOON, || {
@@ -200,6 +204,43 @@ fn a_second_daemon_ends_at_once_and_names_the_first() {
     let next = Owner::start(&world);
     assert_eq!(next.api.socket, owner.api.socket);
     assert_eq!(next.api.get("/v1/models").1["daemon"]["pid"], next.process.id());
+}
+
+/// Makes a killed daemon's record look like that of a process nobody here can see.
+fn out_of_sight(world: &Muster, counter: u64) {
+    let path = world.volume().join(".muster/owners/1.json");
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["pid_namespace"] = 1.into();
+    record["counter"] = counter.into();
+    let temporary = path.with_extension("new");
+    std::fs::write(&temporary, record.to_string()).unwrap();
+    std::fs::rename(temporary, path).unwrap();
+}
+
+#[test]
+fn an_owner_out_of_sight_is_waited_for_and_left_alone_when_it_moves() {
+    let hub = Hub::start(kimi());
+    let world = Muster::on(&hub);
+    Owner::start(&world).process.kill();
+    out_of_sight(&world, 7);
+    let mut second = world.args(["daemon"]).spawn();
+    second.wait_for_text("sign of life", SOON);
+    out_of_sight(&world, 8);
+    let out = second.wait(SOON).expect_code(15);
+    assert!(out.stderr.contains("held by process"), "{out}");
+}
+
+#[test]
+fn an_owner_out_of_sight_loses_the_volume_after_a_silent_lease() {
+    let hub = Hub::start(kimi());
+    let world = Muster::on(&hub);
+    Owner::start(&world).process.kill();
+    out_of_sight(&world, 7);
+    let mut second = world.args(["daemon"]).spawn();
+    second.wait_for_text("sign of life", SOON);
+    assert!(!second.stderr_so_far().contains("owns"));
+    second.wait_for_text("muster daemon owns ", Duration::from_secs(50));
+    assert!(world.volume().join(".muster/owners/2.json").exists());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `muster status`, `list` and `daemon` on a volume, alive and dead.
 
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+
 mod support;
 
 use std::time::Duration;

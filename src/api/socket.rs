@@ -308,7 +308,8 @@ fn private_folder(path: &Path) -> Result<(), SocketError> {
         _ => {}
     }
     let there = fs::symlink_metadata(path).map_err(io)?;
-    let ours = there.is_dir() && there.uid() == rustix::process::geteuid().as_raw() && there.mode() & 0o077 == 0;
+    let (uid, open_to_others) = (rustix::process::geteuid().as_raw(), there.mode() & 0o077);
+    let ours = there.is_dir() && there.uid() == uid && open_to_others == 0;
     if ours { Ok(()) } else { Err(SocketError::Shared { path: path.to_owned() }) }
 }
 
@@ -320,7 +321,7 @@ fn absolute(path: &Path) -> PathBuf {
 fn volume_hash(volume: &Volume) -> String {
     let path = fs::canonicalize(volume.path()).unwrap_or_else(|_| absolute(volume.path()));
     let digest = Sha256::digest(path.as_os_str().as_bytes());
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    format!("{:016x}", digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
 }
 
 /// group(5): name, password, number, members.

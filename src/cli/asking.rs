@@ -72,14 +72,13 @@ pub fn remove(model: &str, now: bool, context: &Context) -> Result<Exit, Failure
     let id = runtime::run(async {
         let facts = facts::look(&volume).await?;
         let id = facts::model(&facts.report, &reference, &context.settings.volume, &context.here)?.id.clone();
-        match Client::find(&volume).await.map_err(|error| told(&error))? {
-            Some(client) => client.remove(&id, now).await.map_err(|error| told(&error))?,
-            None => {
-                let daemon = own_for_a_moment(context).await?;
-                let removed = daemon.jobs().remove(&id, now).await;
-                daemon.stop().await;
-                removed.map_err(|error| CliError::from(error.to_job_error()))?;
-            }
+        if let Some(client) = Client::find(&volume).await.map_err(|error| told(&error))? {
+            client.remove(&id, now).await.map_err(|error| told(&error))?;
+        } else {
+            let daemon = own_for_a_moment(context).await?;
+            let removed = daemon.jobs().remove(&id, now).await;
+            daemon.stop().await;
+            removed.map_err(|error| CliError::from(error.to_job_error()))?;
         }
         Ok(id)
     })?;

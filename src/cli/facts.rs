@@ -74,10 +74,12 @@ impl Facts {
 /// # Errors
 /// 13 where there is none, 18 where it cannot be read.
 pub fn open(volume: &Setting<PathBuf>) -> Result<Volume, CliError> {
-    Volume::open(&volume.value).map_err(|error| match error.is_missing() {
-        true => CliError::new(Code::UnknownModel, format!("there is no volume at {volume}"))
-            .hint("muster pull makes one; --volume names another"),
-        false => unreadable(&error),
+    Volume::open(&volume.value).map_err(|error| {
+        if !error.is_missing() {
+            return unreadable(&error);
+        }
+        CliError::new(Code::UnknownModel, format!("there is no volume at {volume}"))
+            .hint("muster pull makes one; --volume names another")
     })
 }
 
@@ -191,8 +193,8 @@ async fn judge(volume: &Volume, report: &Report) -> (Liveness, Report) {
 }
 
 fn reading(report: &Report) -> Reading {
-    // Any number that differs from one second to the next.
-    let pulse = report.written_at.as_nanosecond().unsigned_abs() as u64;
+    // A number that differs from one second to the next.
+    let pulse = report.written_at.as_millisecond().unsigned_abs();
     Reading { pulse, age: age_of(report) }
 }
 

@@ -109,7 +109,7 @@ async fn outlive(holder: &Holder, volume: &Path) -> Option<Lapsed> {
 
 async fn hung_up(hangups: &mut Signal) {
     if hangups.recv().await.is_none() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

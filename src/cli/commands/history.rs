@@ -16,15 +16,13 @@ pub fn run(args: HistoryArgs, context: Context) -> Result<Exit, Failure> {
     let history = runtime::run(async {
         let facts = facts::look(&volume).await?;
         let id = facts::model(&facts.report, &reference, &context.settings.volume, &context.here)?.id.clone();
-        match Client::find(&volume).await.map_err(|error| asking::told(&error))? {
-            Some(client) => Ok(client.history(&id).await.map_err(|error| asking::told(&error))?),
-            None => {
-                let daemon = asking::own_for_a_moment(&context).await?;
-                let entries = daemon.jobs().history(&id);
-                daemon.stop().await;
-                Ok(History::new(id, entries))
-            }
+        if let Some(client) = Client::find(&volume).await.map_err(|error| asking::told(&error))? {
+            return Ok(client.history(&id).await.map_err(|error| asking::told(&error))?);
         }
+        let daemon = asking::own_for_a_moment(&context).await?;
+        let entries = daemon.jobs().history(&id);
+        daemon.stop().await;
+        Ok(History::new(id, entries))
     })?;
     if context.ui.is_json() {
         context.ui.result_json(&history)?;

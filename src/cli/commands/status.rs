@@ -1,5 +1,6 @@
 //! `muster status`: shows where models stand.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -168,10 +169,10 @@ fn mark(model: &ModelStatus) -> Mark<'_> {
 fn lines(model: &ModelStatus) -> Vec<String> {
     let mut line = status_line(model);
     if let (JobState::Ready | JobState::Damaged, Some(commit)) = (model.state, &model.commit) {
-        line.push_str(&format!("  commit {:.COMMIT_SHOWN$}", commit.to_string()));
+        let _ = write!(line, "  commit {:.COMMIT_SHOWN$}", commit.to_string());
     }
     if let Some(selection) = &model.selection {
-        line.push_str(&format!("  only {selection}"));
+        let _ = write!(line, "  only {selection}");
     }
     let mut lines = vec![line];
     if let Some(error) = &model.error {
