@@ -7,97 +7,21 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use thiserror::Error;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::entry::{Entry, Wish};
-use super::error::{WorkError, in_words};
 use super::events::{BACKLOG, Event};
 use super::live::Live;
+use super::refusal::JobRefusal;
 use super::resolve::Resolved;
 use super::worker::Bench;
 use crate::clock;
-use crate::core::code::Code;
 use crate::core::job::{Job, JobError, JobSpec, JobState};
 use crate::core::model_name::ModelName;
 use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
-
-/// Why a request about a job is refused.
-#[derive(Debug, Error)]
-pub enum JobRefusal {
-    /// There is no such model.
-    #[error("there is no model {name} on this volume")]
-    Unknown {
-        /// The name asked for.
-        name: ModelName,
-    },
-    /// Another request for the same directory is being worked on.
-    #[error("{name} is being pulled already, at {revision} with {selection}")]
-    Busy {
-        /// The model.
-        name: ModelName,
-        /// What is being pulled.
-        revision: String,
-        /// With which selection.
-        selection: String,
-    },
-    /// It makes no sense in this state.
-    #[error("{name} is {}, so it cannot be {verb}", .state.word())]
-    State {
-        /// The model.
-        name: ModelName,
-        /// Its state.
-        state: JobState,
-        /// What was asked for.
-        verb: &'static str,
-    },
-    /// It is being worked on, or removed.
-    #[error("{name} is being worked on")]
-    Running {
-        /// The model.
-        name: ModelName,
-    },
-    /// The work itself failed.
-    #[error(transparent)]
-    Work(#[from] WorkError),
-}
-
-impl JobRefusal {
-    /// The outcome.
-    #[must_use]
-    pub fn code(&self) -> Code {
-        match self {
-            Self::Unknown { .. } => Code::UnknownModel,
-            Self::Busy { .. } => Code::Held,
-            Self::State { .. } => Code::Usage,
-            Self::Running { .. } => Code::Held,
-            Self::Work(error) => error.code(),
-        }
-    }
-
-    /// What to do next, where that is known.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unknown { .. } => Some("muster list shows what is there; muster pull brings a model".to_owned()),
-            Self::Busy { name, .. } => {
-                Some(format!("wait for it, or `muster cancel {name}` first; or choose another place with --to NAME"))
-            }
-            Self::State { .. } => None,
-            Self::Running { name } => Some(format!("`muster cancel {name}` first")),
-            Self::Work(error) => error.hint(),
-        }
-    }
-
-    /// The form that is sent and shown.
-    #[must_use]
-    pub fn to_job_error(&self) -> JobError {
-        JobError { code: self.code(), message: in_words(self), hint: self.hint() }
-    }
-}
 
 /// The table of jobs. Clones are the same table.
 #[derive(Clone)]

@@ -11,6 +11,7 @@ pub mod jobs;
 pub mod live;
 pub mod preview;
 mod recover;
+pub mod refusal;
 pub mod report;
 pub mod resolve;
 pub mod run;
@@ -22,5 +23,6 @@ mod update;
 mod worker;
 
 pub use error::WorkError;
-pub use jobs::{JobRefusal, Jobs};
+pub use jobs::Jobs;
+pub use refusal::JobRefusal;
 pub use run::{Daemon, Options, StartError};

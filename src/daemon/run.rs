@@ -13,7 +13,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::jobs::{JobRefusal, Jobs};
+use super::jobs::Jobs;
+use super::refusal::JobRefusal;
 use super::report;
 use super::supervisor::{DataPlane, Supervisor};
 use super::worker::{Bench, blocking_threads};
