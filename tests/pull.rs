@@ -10,22 +10,9 @@
 
 mod support;
 
-use std::path::Path;
-
 use support::*;
 
 const MIB: u64 = 1 << 20;
-
-/// Every file of the repository, and no other, with the right bytes.
-fn assert_complete(directory: &Path, repo: &RepoSpec) {
-    for file in repo.files() {
-        let bytes = std::fs::read(directory.join(&file.path)).unwrap_or_else(|e| panic!("{}: {e}", file.path));
-        assert_eq!(sha256_hex(&bytes), file.sha256(), "{}", file.path);
-    }
-    assert!(directory.join(".muster/receipt.json").exists());
-    let left = std::fs::read_dir(directory.join(".muster/partial")).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "no partial stays");
-}
 
 #[test]
 fn a_repository_arrives_whole_and_the_second_pull_asks_once() {

@@ -72,6 +72,15 @@ pub fn parse(bytes: &[u8], entry: &FileEntry) -> RangeSet {
     ranges
 }
 
+/// Whether these are whole claims of another file or another content: then what stands beside
+/// them is not a beginning of the file that `entry` describes either.
+#[must_use]
+pub fn are_of_other(bytes: &[u8], entry: &FileEntry) -> bool {
+    let Some(found) = bytes.get(..HEADER_LEN) else { return false };
+    let whole = found.starts_with(MAGIC) && found[60..] == crc32fast::hash(&found[..60]).to_le_bytes();
+    whole && found != header(entry)
+}
+
 fn record_crc(header: &[u8; HEADER_LEN], fields: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&header[60..]);

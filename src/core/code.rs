@@ -40,6 +40,30 @@ pub enum Code {
 }
 
 impl Code {
+    /// All of them.
+    const ALL: [Self; 14] = [
+        Self::Internal,
+        Self::Usage,
+        Self::Incomplete,
+        Self::Corrupt,
+        Self::Refused,
+        Self::UnknownModel,
+        Self::DaemonUnreachable,
+        Self::Held,
+        Self::NoSpace,
+        Self::UpstreamRefused,
+        Self::CouldNotCheck,
+        Self::Stalled,
+        Self::TimedOut,
+        Self::Interrupted,
+    ];
+
+    /// The outcome behind the exit code of another run of this program.
+    #[must_use]
+    pub fn of_exit(exit: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| i32::from(code.exit()) == exit)
+    }
+
     /// The exit code. Interruption is 130 here; the verb that knows the signal adds it to 128.
     #[must_use]
     pub const fn exit(self) -> u8 {

@@ -19,8 +19,8 @@ const REQUEST_MAX: u64 = 1 << 30;
 const STEP: u64 = 64 << 20;
 /// Steps that each connection of a file may be ahead of the file's hash.
 const STEPS_AHEAD: u64 = 2;
-/// What both halves of a split have at least.
-const SPLIT_MIN: u64 = 1 << 20;
+/// What both halves of a split have at least: less would be on its way already, and travel twice.
+const SPLIT_MIN: u64 = 8 << 20;
 
 /// Index of a file in the job's manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

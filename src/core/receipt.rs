@@ -175,11 +175,12 @@ impl Receipt {
     }
 }
 
-/// The records on a receipt of whatever manifest; none when it cannot be read. Each speaks for
-/// its own file and for nothing more.
+/// The commit and the records on a receipt of whatever manifest; `None` when it cannot be read.
+/// Each record speaks for its own file and for nothing more.
 #[must_use]
-pub fn recorded_files(bytes: &[u8]) -> Vec<FileRecord> {
-    serde_json::from_slice(bytes).map(|receipt: Receipt| receipt.files).unwrap_or_default()
+pub fn recorded_files(bytes: &[u8]) -> Option<(CommitId, Vec<FileRecord>)> {
+    let receipt: Receipt = serde_json::from_slice(bytes).ok()?;
+    Some((receipt.commit, receipt.files))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::core::job::JobError;
 use crate::core::manifest::ManifestError;
 use crate::core::model_name::ModelName;
 use crate::core::receipt::ReceiptError;
-use crate::core::repo::{Repo, Revision};
+use crate::core::repo::{CommitId, Repo, Revision};
 use crate::core::repo_path::RepoPath;
 use crate::core::retry::FailureClass;
 use crate::core::selection::Selection;
@@ -27,6 +27,19 @@ pub enum WorkError {
     Hub {
         /// The repository.
         repo: Repo,
+        /// Why.
+        #[source]
+        source: HubError,
+    },
+    /// The Hub did not answer where a branch is, and the directory has a commit of it.
+    #[error("{repo} could not be asked where {revision} is now")]
+    Unanswered {
+        /// The repository.
+        repo: Repo,
+        /// What was asked for.
+        revision: Revision,
+        /// The commit in the directory.
+        held: CommitId,
         /// Why.
         #[source]
         source: HubError,
@@ -116,6 +129,12 @@ pub enum WorkError {
         /// Why.
         why: String,
     },
+    /// Somebody wrote to a file after it was verified.
+    #[error("{path} changed after it was verified")]
+    Changed {
+        /// The file.
+        path: RepoPath,
+    },
     /// No request may be sent, and the set is not complete.
     #[error("offline, and {repo} at {revision} is not complete here")]
     Offline {
@@ -149,7 +168,7 @@ impl WorkError {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Self::Hub { source, .. } => source.code(),
+            Self::Hub { source, .. } | Self::Unanswered { source, .. } => source.code(),
             Self::Manifest { source: ManifestError::Empty { .. }, .. }
             | Self::OtherRepo { .. }
             | Self::OtherSelection { .. } => Code::Usage,
@@ -160,7 +179,7 @@ impl WorkError {
             Self::Unfinished { failed, .. } => failed.first().map_or(Code::Internal, FetchError::code),
             Self::Receipt(_) | Self::Offline { .. } => Code::Incomplete,
             Self::NoSpace { .. } => Code::NoSpace,
-            Self::NotAFile { .. } | Self::Unreadable { .. } => Code::CouldNotCheck,
+            Self::NotAFile { .. } | Self::Unreadable { .. } | Self::Changed { .. } => Code::CouldNotCheck,
             Self::Stopped => Code::Interrupted,
         }
     }
@@ -168,7 +187,8 @@ impl WorkError {
     /// Whether the same request may succeed later, with nothing done about it.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Hub { source, .. } if matches!(source.class(), FailureClass::Transient { .. }))
+        matches!(self, Self::Hub { source, .. } | Self::Unanswered { source, .. }
+            if matches!(source.class(), FailureClass::Transient { .. }))
     }
 
     /// What to do next, where that is known.
@@ -176,6 +196,9 @@ impl WorkError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Hub { source, .. } => source.hint(),
+            Self::Unanswered { held, .. } => Some(format!(
+                "the directory has commit {held}: pin it with --revision {held}, or set HF_HUB_OFFLINE=1, and no request is needed"
+            )),
             Self::Volume(source) | Self::Publish(PublishError::Volume(source)) => source.hint().map(str::to_owned),
             Self::Fetch(source) => source.hint(),
             Self::Unfinished { failed, .. } => failed.first().and_then(FetchError::hint),
@@ -192,6 +215,7 @@ impl WorkError {
             Self::InUse { .. } => Some("stop what was launched from it, then try again".to_owned()),
             Self::NotAFile { .. } => Some("move it away: muster neither follows nor replaces it".to_owned()),
             Self::Unreadable { .. } => Some("make it readable for this user, or move it away".to_owned()),
+            Self::Changed { .. } => Some("pull again: a file that changed is checked anew".to_owned()),
             Self::Offline { .. } => Some("unset HF_HUB_OFFLINE to fetch what is missing".to_owned()),
             Self::Manifest { .. } | Self::Publish(_) | Self::Receipt(_) | Self::Ownership(_) | Self::Stopped => None,
         }

@@ -11,12 +11,12 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::bench::Bench;
 use super::entry::{Entry, Wish};
 use super::events::{BACKLOG, Event};
 use super::live::Live;
 use super::refusal::JobRefusal;
 use super::resolve::Resolved;
-use super::worker::Bench;
 use crate::clock;
 use crate::core::job::{Job, JobError, JobSpec, JobState};
 use crate::core::model_name::ModelName;

@@ -4,9 +4,12 @@
 //! same for `muster daemon` and for a `pull` in the foreground, which is a daemon for its own
 //! job. It knows nothing of sockets, flags or terminals.
 
+mod admit;
+mod bench;
 mod entry;
 pub mod error;
 pub mod events;
+pub mod held;
 pub mod jobs;
 pub mod live;
 pub mod preview;
@@ -18,6 +21,7 @@ pub mod run;
 mod scheduler;
 pub mod supervisor;
 mod survey;
+mod take_up;
 mod turns;
 mod update;
 mod worker;

@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::error::WorkError;
+use super::held::Held;
 use super::resolve::{Resolved, resolve};
 use crate::core::identity::Observed;
 use crate::core::job::JobSpec;
 use crate::core::manifest::Manifest;
 use crate::hub::HubClient;
-use crate::volume::adopt::leftovers;
+use crate::volume::adopt::{self, Leftover};
 use crate::volume::space::Space;
 use crate::volume::writer::PathHash;
 use crate::volume::{ModelDir, Volume, VolumeError};
@@ -27,21 +28,30 @@ pub struct Preview {
     pub resolved: Resolved,
     /// Whether the directory is complete: every file as the receipt knows it.
     pub complete: bool,
-    /// Bytes that are there, of the manifest's.
-    pub present: u64,
-    /// Files with bytes still to fetch.
-    pub files_to_fetch: u64,
+    /// What of the manifest seems to be there.
+    pub present: Present,
     /// Room of the volume's file system.
     pub space: Space,
     /// Bytes of it that stay free.
     pub reserve: u64,
 }
 
+/// What of a manifest seems to be in a directory; nothing has been hashed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Present {
+    /// Bytes that are there.
+    pub bytes: u64,
+    /// Bytes that have blocks, written or only reserved.
+    pub allocated: u64,
+    /// Files that lack bytes.
+    pub files_to_fetch: u64,
+}
+
 impl Preview {
     /// Bytes to fetch.
     #[must_use]
     pub fn to_fetch(&self) -> u64 {
-        self.resolved.manifest.total_bytes() - self.present
+        self.resolved.manifest.total_bytes().saturating_sub(self.present.bytes)
     }
 
     /// Bytes that may be used.
@@ -53,7 +63,7 @@ impl Preview {
     /// Requests of the Hub that the pull will need.
     #[must_use]
     pub const fn requests(&self) -> u64 {
-        self.resolved.requests as u64 + self.files_to_fetch * REQUESTS_A_FILE
+        self.resolved.requests as u64 + self.present.files_to_fetch * REQUESTS_A_FILE
     }
 
     /// Refuses what cannot fit.
@@ -61,7 +71,8 @@ impl Preview {
     /// # Errors
     /// [`WorkError::NoSpace`].
     pub fn check_space(&self) -> Result<(), WorkError> {
-        let (needed, free) = (self.to_fetch(), self.free());
+        let needed = self.resolved.manifest.total_bytes().saturating_sub(self.present.allocated);
+        let free = self.free();
         if needed > free {
             return Err(WorkError::NoSpace { needed, free, reserve: self.reserve });
         }
@@ -80,23 +91,20 @@ pub async fn preview(
     reserve: Option<u64>,
 ) -> Result<Preview, WorkError> {
     let model = open_model(root, spec)?;
-    let held = match &model {
-        Some(model) => [model.manifest()?, model.pending_manifest()?].into_iter().flatten().collect(),
-        None => Vec::new(),
-    };
+    let held = model.as_ref().map_or_else(|| Ok(Held::default()), Held::of)?;
     let resolved = resolve(spec, &held, hub).await?;
     let manifest = &resolved.manifest;
     let complete = match &model {
         Some(model) => is_complete(model, manifest)?,
         None => false,
     };
-    let (present, files_to_fetch) = match &model {
-        Some(model) => present(model, manifest)?,
-        None => (0, manifest.files().len() as u64),
+    let present = match &model {
+        Some(model) => present(model, &held, manifest)?,
+        None => Present { files_to_fetch: manifest.files().len() as u64, ..Present::default() },
     };
     let space = room(root)?;
     let reserve = reserve.unwrap_or_else(|| space.default_reserve());
-    Ok(Preview { resolved, complete, present, files_to_fetch, space, reserve })
+    Ok(Preview { resolved, complete, present, space, reserve })
 }
 
 /// Whether every file is as the receipt for this very manifest knows it.
@@ -104,7 +112,7 @@ pub async fn preview(
 /// # Errors
 /// When the directory cannot be read.
 pub fn is_complete(model: &ModelDir, manifest: &Manifest) -> Result<bool, VolumeError> {
-    if model.manifest()?.is_none_or(|held| held.id() != manifest.id()) {
+    if Held::of(model)?.current.is_none_or(|current| current.id() != manifest.id()) {
         return Ok(false);
     }
     let receipt = model.receipt(manifest).ok().flatten();
@@ -121,21 +129,32 @@ fn open_model(root: &Path, spec: &JobSpec) -> Result<Option<ModelDir>, WorkError
     }
 }
 
-/// Bytes that look as if they were there, and how many files lack some.
-fn present(model: &ModelDir, manifest: &Manifest) -> Result<(u64, u64), VolumeError> {
-    let mut partials: HashMap<PathHash, u64> = HashMap::new();
-    for leftover in leftovers(model)? {
-        let size = partials.entry(leftover.path().clone()).or_default();
-        *size = leftover.size().max(*size);
+/// What looks as if it were there: files of the right size that are not known to have other
+/// bytes, and the partials.
+fn present(model: &ModelDir, held: &Held, manifest: &Manifest) -> Result<Present, VolumeError> {
+    let mut leftovers: HashMap<PathHash, Vec<Leftover>> = HashMap::new();
+    for leftover in adopt::leftovers(model)? {
+        leftovers.entry(leftover.path().clone()).or_default().push(leftover);
     }
-    let (mut bytes, mut lacking) = (0, 0);
+    let mut present = Present::default();
     for entry in manifest.files() {
-        let published = matches!(model.observe(&entry.path), Observed::Present(found) if found.size == entry.size);
-        let here = if published { entry.size } else { partials.get(&PathHash::of(&entry.path)).copied().unwrap_or(0) };
-        bytes += here.min(entry.size);
-        lacking += u64::from(!published);
+        let changes = held.current.as_ref().and_then(|current| current.file(&entry.path));
+        let changes = changes.is_some_and(|current| current.digest != entry.digest);
+        if !changes && matches!(model.observe(&entry.path), Observed::Present(found) if found.size == entry.size) {
+            present.bytes += entry.size;
+            present.allocated += entry.size;
+            continue;
+        }
+        let (mut bytes, mut allocated) = (0, 0);
+        for leftover in leftovers.get(&PathHash::of(&entry.path)).into_iter().flatten() {
+            bytes = leftover.worth(model, entry)?.max(bytes);
+            allocated = leftover.allocated().min(entry.size).max(allocated);
+        }
+        present.bytes += bytes;
+        present.allocated += allocated;
+        present.files_to_fetch += u64::from(bytes < entry.size || entry.size == 0);
     }
-    Ok((bytes, lacking))
+    Ok(present)
 }
 
 /// Room where the volume is, or where it would be made.

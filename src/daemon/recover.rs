@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use tracing::warn;
 
+use super::held::Held;
 use super::jobs::Jobs;
 use super::live::Live;
 use super::report::of_directory;
@@ -49,11 +50,8 @@ pub(super) fn recover(jobs: &Jobs, admitted: bool) -> Result<(), VolumeError> {
 /// The job that a directory's manifest speaks of.
 fn of_manifest(volume: &Volume, name: &ModelName) -> Result<Option<Job>, VolumeError> {
     let Some(dir) = volume.model(name)? else { return Ok(None) };
-    let manifest = match dir.pending_manifest()? {
-        Some(pending) => Some(pending),
-        None => dir.manifest()?,
-    };
-    Ok(manifest.map(|manifest| {
+    let Held { current, pending } = Held::of(&dir)?;
+    Ok(pending.or(current).map(|manifest| {
         let source = manifest.source().clone();
         let spec = JobSpec {
             name: name.clone(),
@@ -90,7 +88,7 @@ fn state_now(volume: &Volume, job: &Job) -> JobState {
 /// Counts what the receipt, or the store for want of one, still speaks for. What partials hold is
 /// received; what of it is claimed, whoever works on them finds out.
 fn measure(jobs: &Jobs, name: &ModelName, dir: &ModelDir, live: &Live) {
-    let Ok(Some(manifest)) = dir.manifest() else { return };
+    let Ok(Held { current: Some(manifest), .. }) = Held::of(dir) else { return };
     live.measure(&manifest);
     let records = match dir.receipt(&manifest) {
         Ok(Some(receipt)) => receipt.files().to_vec(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
+use super::held::Held;
 use super::jobs::{Jobs, Seen};
 use crate::clock;
 use crate::core::identity::Observed;
@@ -74,9 +75,7 @@ pub fn of_disk(volume: &Volume, last: Option<Report>, daemon: DaemonStatus) -> R
 /// When it cannot be read.
 pub fn of_directory(volume: &Volume, name: &ModelName) -> Result<Option<ModelStatus>, VolumeError> {
     let Some(dir) = volume.model(name)? else { return Ok(None) };
-    let (Some(manifest), pending) = (dir.manifest()?, dir.pending_manifest()?) else {
-        return Ok(None);
-    };
+    let Held { current: Some(manifest), pending } = Held::of(&dir)? else { return Ok(None) };
     let receipt = dir.receipt(&manifest).ok().flatten();
     let mut status = blank(name, &manifest, dir.path());
     if let Some(receipt) = &receipt {

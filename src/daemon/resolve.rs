@@ -7,17 +7,19 @@
 use tracing::info;
 
 use super::error::WorkError;
+use super::held::Held;
 use crate::core::job::JobSpec;
 use crate::core::manifest::{Manifest, Source};
 use crate::core::repo::CommitId;
-use crate::hub::HubClient;
+use crate::core::retry::FailureClass;
+use crate::hub::{HubClient, HubError};
 
 /// The manifest a job is to bring about.
 #[derive(Debug, Clone)]
 pub struct Resolved {
     /// The manifest.
     pub manifest: Manifest,
-    /// The commit in the directory, when the branch has moved on from it.
+    /// The commit in the directory, when another one is asked for now.
     pub moved_from: Option<CommitId>,
     /// Requests made.
     pub requests: u32,
@@ -28,27 +30,22 @@ pub struct Resolved {
 ///
 /// # Errors
 /// [`WorkError`] when the Hub refuses, or the directory belongs to something else.
-pub async fn resolve(spec: &JobSpec, held: &[Manifest], hub: Option<&HubClient>) -> Result<Resolved, WorkError> {
+pub async fn resolve(spec: &JobSpec, held: &Held, hub: Option<&HubClient>) -> Result<Resolved, WorkError> {
     check_place(spec, held)?;
     let here = held.iter().find(|manifest| manifest.source().selection == spec.selection);
-    let stays = here.filter(|manifest| !spec.update && manifest.source().revision == spec.revision);
     let mut requests = 0;
-    let commit = match (spec.revision.as_commit(), stays, hub) {
-        (Some(commit), _, _) => commit,
-        (None, Some(manifest), _) => manifest.source().commit,
-        (None, None, Some(hub)) => {
+    let commit = match (commit_without_asking(spec, here, hub.is_none()), hub) {
+        (Some(commit), _) => commit,
+        (None, None) => return Err(offline(spec)),
+        (None, Some(hub)) => {
             requests += 1;
             let asked = hub.resolve_revision(&spec.repo, &spec.revision).await;
-            asked.map_err(|source| WorkError::Hub { repo: spec.repo.clone(), source })?
-        }
-        (None, None, None) => {
-            let same = here.filter(|manifest| manifest.source().revision == spec.revision);
-            same.ok_or_else(|| offline(spec))?.source().commit
+            asked.map_err(|source| unanswered(spec, here, source))?
         }
     };
     let moved_from = here.map(|manifest| manifest.source().commit).filter(|old| *old != commit);
     if let Some(old) = moved_from {
-        info!(from = %old, to = %commit, revision = %spec.revision, "the revision moved");
+        info!(from = %old, to = %commit, revision = %spec.revision, "another commit than the directory has");
     }
     let known = held.iter().find(|m| m.source().commit == commit && m.source().selection == spec.selection);
     if let Some(manifest) = known {
@@ -70,13 +67,9 @@ pub async fn resolve(spec: &JobSpec, held: &[Manifest], hub: Option<&HubClient>)
     Ok(Resolved { manifest, moved_from, requests })
 }
 
-fn offline(spec: &JobSpec) -> WorkError {
-    WorkError::Offline { repo: spec.repo.clone(), revision: spec.revision.clone() }
-}
-
 /// A directory belongs to one repository and one selection.
-fn check_place(spec: &JobSpec, held: &[Manifest]) -> Result<(), WorkError> {
-    let Some(source) = held.first().map(Manifest::source) else { return Ok(()) };
+pub(super) fn check_place(spec: &JobSpec, held: &Held) -> Result<(), WorkError> {
+    let Some(source) = held.iter().next().map(Manifest::source) else { return Ok(()) };
     if source.repo != spec.repo {
         let (name, held, asked) = (spec.name.clone(), source.repo.clone(), spec.repo.clone());
         return Err(WorkError::OtherRepo { name, held, asked });
@@ -86,4 +79,27 @@ fn check_place(spec: &JobSpec, held: &[Manifest]) -> Result<(), WorkError> {
         return Err(WorkError::OtherSelection { name, held, asked });
     }
     Ok(())
+}
+
+/// The commit, when no request is needed to know it: it was asked for, or the directory is to
+/// stay where it is.
+fn commit_without_asking(spec: &JobSpec, here: Option<&Manifest>, offline: bool) -> Option<CommitId> {
+    let stays = |manifest: &&Manifest| (offline || !spec.update) && manifest.source().revision == spec.revision;
+    spec.revision.as_commit().or_else(|| Some(here.filter(stays)?.source().commit))
+}
+
+fn offline(spec: &JobSpec) -> WorkError {
+    WorkError::Offline { repo: spec.repo.clone(), revision: spec.revision.clone() }
+}
+
+/// The Hub did not say where the branch is. A commit that the directory has is a way on.
+fn unanswered(spec: &JobSpec, here: Option<&Manifest>, source: HubError) -> WorkError {
+    let repo = spec.repo.clone();
+    match here {
+        Some(here) if matches!(source.class(), FailureClass::Transient { .. }) => {
+            let (revision, held) = (spec.revision.clone(), here.source().commit);
+            WorkError::Unanswered { repo, revision, held, source }
+        }
+        _ => WorkError::Hub { repo, source },
+    }
 }

@@ -4,7 +4,7 @@
 //! Invariant: when [`Daemon::stop`] returns, no task of it writes any more.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -13,11 +13,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::admit::Promises;
+use super::bench::{Bench, blocking_threads};
 use super::jobs::Jobs;
 use super::refusal::JobRefusal;
 use super::report;
 use super::supervisor::{DataPlane, Supervisor};
-use super::worker::{Bench, blocking_threads};
 use super::{recover, scheduler, update};
 use crate::blocking::Blocking;
 use crate::clock;
@@ -317,7 +318,7 @@ fn bench(
             })
         }),
         take_over: Box::new(move |writer| takes.take_over(writer)),
-        promised: Mutex::default(),
+        promises: Promises::default(),
     }
 }
 

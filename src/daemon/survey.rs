@@ -5,25 +5,43 @@
 
 use std::collections::HashMap;
 
+use tokio_util::sync::CancellationToken;
+
 use super::error::WorkError;
+use super::held::Held;
 use crate::core::identity::Observed;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::plan::FileId;
 use crate::core::reason::Why;
 use crate::core::receipt::{FileRecord, Proved, recorded_files};
+use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
 use crate::gate::hash::{Pages, hash_files};
 use crate::volume::{ModelDir, VolumeError};
 
-/// Every record of ours that may speak for a file, newest knowledge last.
+/// Files hashed between two looks at whether to stop.
+const HASHED_AT_A_TIME: usize = 16;
+
+/// Everything of ours that may speak for a file, by path.
 #[derive(Debug, Default)]
-pub(super) struct Known(HashMap<RepoPath, Vec<FileRecord>>);
+pub(super) struct Known(HashMap<RepoPath, Past>);
+
+/// What is known of one file from before.
+#[derive(Debug)]
+struct Past {
+    /// The last commit known to have it.
+    commit: CommitId,
+    /// Sizes it had.
+    sizes: Vec<u64>,
+    /// What was proved of it at which commit; what is most certain comes last.
+    records: Vec<(CommitId, FileRecord)>,
+}
 
 /// What is to happen to a file that has a name it must not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Displace {
-    /// Right for an older commit.
-    Retire,
+    /// Right for this older commit.
+    Retire(CommitId),
     /// Right for none we know.
     Quarantine,
 }
@@ -42,21 +60,51 @@ pub(super) struct Survey {
 }
 
 impl Known {
-    /// Reads the receipts of the directory and adds what the store remembers.
-    pub(super) fn load(model: &ModelDir, stored: Vec<FileRecord>) -> Result<Self, VolumeError> {
+    /// Reads the receipts and manifests of the directory and adds what the store remembers.
+    pub(super) fn load(model: &ModelDir, held: &Held, stored: Vec<FileRecord>) -> Result<Self, VolumeError> {
         let mut known = Self::default();
+        if let Some(current) = &held.current {
+            let commit = current.source().commit;
+            for entry in current.files() {
+                known.past(&entry.path, commit).sizes.push(entry.size);
+            }
+            // The store does not say of which commit.
+            stored.into_iter().for_each(|record| known.learn(record, commit));
+        }
         let receipts = [model.previous_receipt_bytes()?, model.receipt_bytes()?];
-        let received = receipts.into_iter().flatten().flat_map(|bytes| recorded_files(&bytes));
-        for record in received.chain(stored) {
-            known.0.entry(record.path.clone()).or_default().push(record);
+        for (commit, records) in receipts.into_iter().flatten().filter_map(|bytes| recorded_files(&bytes)) {
+            records.into_iter().for_each(|record| known.learn(record, commit));
         }
         Ok(known)
     }
 
-    /// The record of the file as it is now.
-    fn of(&self, path: &RepoPath, observed: &Observed) -> Option<&FileRecord> {
+    fn learn(&mut self, record: FileRecord, commit: CommitId) {
+        let past = self.past(&record.path, commit);
+        past.sizes.push(record.size);
+        past.records.push((commit, record));
+    }
+
+    fn past(&mut self, path: &RepoPath, commit: CommitId) -> &mut Past {
+        let fresh = || Past { commit, sizes: Vec::new(), records: Vec::new() };
+        let past = self.0.entry(path.clone()).or_insert_with(fresh);
+        past.commit = commit;
+        past
+    }
+
+    /// The record of the file as it is now, and the commit it is of.
+    fn record(&self, path: &RepoPath, observed: &Observed) -> Option<&(CommitId, FileRecord)> {
         let Observed::Present(identity) = observed else { return None };
-        self.0.get(path)?.iter().rev().find(|record| record.identity == *identity)
+        self.0.get(path)?.records.iter().rev().find(|(_, record)| record.identity == *identity)
+    }
+
+    /// Whether a file of an older manifest stands where a folder is needed for `path`, or the
+    /// other way round: such an obstacle leaves by itself.
+    fn gives_way(&self, path: &RepoPath, manifest: &Manifest) -> bool {
+        let mut gone = self.0.keys().filter(|known| manifest.file(known).is_none());
+        gone.any(|known| {
+            path.ancestors().any(|folder| folder == known.as_str())
+                || known.ancestors().any(|folder| folder == path.as_str())
+        })
     }
 }
 
@@ -66,27 +114,29 @@ pub(super) fn survey(
     model: &ModelDir,
     manifest: &Manifest,
     known: &Known,
+    stop: &CancellationToken,
     on_bytes: &(dyn Fn(u64) + Sync),
 ) -> Result<Survey, WorkError> {
     let mut survey = Survey::default();
     let mut unknown = Vec::new();
     for (at, entry) in manifest.files().iter().enumerate() {
         let observed = model.observe(&entry.path);
-        match (&observed, known.of(&entry.path, &observed)) {
-            (_, Some(record)) if record.proves(entry) => survey.proved.push(record.clone()),
-            (_, Some(_)) => survey.displace(at, entry, Displace::Retire),
-            (Observed::Missing, None) => survey.wanted.push(FileId(at)),
-            (Observed::NotRegular, None) => return Err(WorkError::NotAFile { path: entry.path.clone() }),
-            (Observed::Unreadable { why }, None) => {
+        match (&observed, known.record(&entry.path, &observed)) {
+            (_, Some((_, record))) if record.proves(entry) => survey.proved.push(record.clone()),
+            (_, Some((commit, _))) => survey.displace(at, entry, Displace::Retire(*commit)),
+            (Observed::Missing, _) => survey.wanted.push(FileId(at)),
+            (Observed::NotRegular, _) if known.gives_way(&entry.path, manifest) => survey.wanted.push(FileId(at)),
+            (Observed::NotRegular, _) => return Err(WorkError::NotAFile { path: entry.path.clone() }),
+            (Observed::Unreadable { why }, _) => {
                 return Err(WorkError::Unreadable { path: entry.path.clone(), why: why.clone() });
             }
-            (Observed::Present(identity), None) if identity.size != entry.size => {
+            (Observed::Present(found), _) if found.size != entry.size => {
                 survey.displace(at, entry, Displace::Quarantine);
             }
-            (Observed::Present(_), None) => unknown.push(at),
+            (Observed::Present(_), _) => unknown.push(at),
         }
     }
-    survey.hash(model, manifest, &unknown, on_bytes)?;
+    survey.hash(model, manifest, &unknown, stop, on_bytes)?;
     survey.leave(model, manifest, known);
     Ok(survey)
 }
@@ -102,22 +152,29 @@ impl Survey {
         model: &ModelDir,
         manifest: &Manifest,
         unknown: &[usize],
+        stop: &CancellationToken,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<(), WorkError> {
-        let entries: Vec<&FileEntry> = unknown.iter().map(|at| &manifest.files()[*at]).collect();
-        self.rehashed = !entries.is_empty();
-        let answers = hash_files(model, &entries, Pages::Drop, on_bytes);
-        for ((at, entry), answer) in unknown.iter().zip(entries).zip(answers) {
-            match answer {
-                Ok(hashed) => {
-                    let settled = model.settle(&hashed.identity)?;
-                    let identity = if settled { hashed.identity } else { hashed.identity.distrusted() };
-                    self.proved.push(FileRecord::new(entry.path.clone(), &hashed.proof, identity, Proved::Readback));
-                }
-                Err(Why::Missing { .. }) => self.wanted.push(FileId(*at)),
-                Err(Why::Bytes { .. } | Why::Size { .. }) => self.displace(*at, entry, Displace::Quarantine),
-                Err(why) => {
-                    return Err(WorkError::Unreadable { path: entry.path.clone(), why: format!("{why:?}") });
+        self.rehashed = !unknown.is_empty();
+        for some in unknown.chunks(HASHED_AT_A_TIME) {
+            if stop.is_cancelled() {
+                return Err(WorkError::Stopped);
+            }
+            let entries: Vec<&FileEntry> = some.iter().map(|at| &manifest.files()[*at]).collect();
+            let answers = hash_files(model, &entries, Pages::Drop, on_bytes);
+            for ((at, entry), answer) in some.iter().zip(entries).zip(answers) {
+                match answer {
+                    Ok(hashed) => {
+                        let settled = model.settle(&hashed.identity)?;
+                        let identity = if settled { hashed.identity } else { hashed.identity.distrusted() };
+                        let record = FileRecord::new(entry.path.clone(), &hashed.proof, identity, Proved::Readback);
+                        self.proved.push(record);
+                    }
+                    Err(Why::Missing { .. }) => self.wanted.push(FileId(*at)),
+                    Err(Why::Bytes { .. } | Why::Size { .. }) => self.displace(*at, entry, Displace::Quarantine),
+                    Err(why) => {
+                        return Err(WorkError::Unreadable { path: entry.path.clone(), why: why.to_string() });
+                    }
                 }
             }
         }
@@ -125,11 +182,15 @@ impl Survey {
         Ok(())
     }
 
-    /// Files of ours from an older manifest that this one has not.
+    /// Files of ours from an older manifest that this one has not. One whose times have changed
+    /// since is an old one still, unless it has another size.
     fn leave(&mut self, model: &ModelDir, manifest: &Manifest, known: &Known) {
-        let gone = known.0.keys().filter(|path| manifest.file(path).is_none());
-        let ours = gone.filter(|path| known.of(path, &model.observe(path)).is_some());
-        self.displaced.extend(ours.map(|path| (path.clone(), Displace::Retire)));
+        for (path, past) in known.0.iter().filter(|(path, _)| manifest.file(path).is_none()) {
+            let Observed::Present(found) = model.observe(path) else { continue };
+            let ours = past.sizes.contains(&found.size);
+            self.displaced
+                .push((path.clone(), if ours { Displace::Retire(past.commit) } else { Displace::Quarantine }));
+        }
         self.displaced.sort_by(|a, b| a.0.cmp(&b.0));
     }
 }

@@ -6,12 +6,11 @@
 
 use tracing::warn;
 
+use super::bench::Bench;
 use super::error::WorkError;
 use super::survey::Displace;
-use super::worker::Bench;
 use crate::core::model_name::ModelName;
 use crate::core::receipt::FileRecord;
-use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
 use crate::volume::ModelDir;
 use crate::volume::in_use::{Attempt, InUse};
@@ -20,8 +19,6 @@ use crate::volume::publish::Staged;
 /// Everything an update needs, fetched and verified.
 pub(super) struct Swap {
     pub(super) name: ModelName,
-    /// The commit that goes.
-    pub(super) old: CommitId,
     /// Files that go or make place.
     pub(super) displaced: Vec<(RepoPath, Displace)>,
     /// Files that come.
@@ -36,16 +33,16 @@ impl Swap {
         let _alone = lock_alone(model, &self.name)?;
         model.set_receipt_aside()?;
         model.promote_pending()?;
-        displace(bench, model, &self.displaced, &self.old)?;
+        displace(bench, model, &self.displaced)?;
         let mut records = Vec::new();
         for staged in self.staged {
+            (bench.may_write)()?;
             let record = staged.publish(model)?;
             if let Err(error) = bench.store.put_file(&self.name, &record) {
                 warn!(%error, "not remembered; after a restart this file is hashed again");
             }
             records.push(record);
         }
-        model.remove_empty_folders()?;
         Ok(records)
     }
 }
@@ -62,18 +59,14 @@ pub(super) fn lock_alone(model: &ModelDir, name: &ModelName) -> Result<Option<In
     }
 }
 
-/// Moves files off their final names.
-pub(super) fn displace(
-    bench: &Bench,
-    model: &ModelDir,
-    displaced: &[(RepoPath, Displace)],
-    commit: &CommitId,
-) -> Result<(), WorkError> {
+/// Moves files off their final names, and removes folders that are empty then: one may have a name
+/// that a file is to get.
+pub(super) fn displace(bench: &Bench, model: &ModelDir, displaced: &[(RepoPath, Displace)]) -> Result<(), WorkError> {
     let quarantine = bench.volume.quarantine()?;
     for (path, how) in displaced {
         (bench.may_write)()?;
         match how {
-            Displace::Retire => {
+            Displace::Retire(commit) => {
                 model.retire(path, commit)?;
             }
             Displace::Quarantine => {
@@ -81,6 +74,9 @@ pub(super) fn displace(
                 warn!(file = %path, kept = %kept.display(), "a file with wrong bytes is set aside");
             }
         }
+    }
+    if !displaced.is_empty() {
+        model.remove_empty_folders()?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use rustix::fs::FileType;
 
-use super::claims_file;
+use super::claims_file::{self, Claimed};
 use super::dir::{Dir, kind_of, size_of, stat_of};
 use super::error::{Result, Step, VolumeError};
 use super::model_dir::ModelDir;
@@ -26,6 +26,7 @@ pub struct Leftover {
     name: PartialName,
     fenced: bool,
     size: u64,
+    allocated: u64,
     has_claims: bool,
 }
 
@@ -59,9 +60,26 @@ impl Leftover {
         self.size
     }
 
+    /// Bytes of the blocks it has, written or only reserved.
+    pub const fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
     /// Whether claims stand beside it.
     pub const fn has_claims(&self) -> bool {
         self.has_claims
+    }
+
+    /// Bytes of `entry` that it may bring: its in-order length, or its claims; none when it is
+    /// of another content. Creates nothing.
+    pub fn worth(&self, model: &ModelDir, entry: &FileEntry) -> Result<u64> {
+        let Some(dir) = existing_partials(model)? else { return Ok(0) };
+        let Claimed { ranges, of_other } = claims_file::look(&dir, &self.name, entry)?;
+        Ok(match self.size {
+            _ if of_other => 0,
+            in_order if in_order <= entry.size => in_order,
+            _ => ranges.len_bytes(),
+        })
     }
 
     /// Removes it and its claims.
@@ -134,13 +152,13 @@ impl Partial {
         let dir = model.partials()?;
         leftover.fence(&dir)?;
         dir.sync()?;
-        let claimed = claims_file::read(&dir, &leftover.name, entry)?;
+        let claimed = claims_file::look(&dir, &leftover.name, entry)?;
         match how {
             TakeOver::InPlace { same_boot } => {
                 let place = Place::of(model, entry, writer)?;
                 take_in_place(place, &leftover, claimed, same_boot)
             }
-            TakeOver::Copy => copy(Self::create(model, entry, writer)?, &dir, &leftover, &claimed, go_on),
+            TakeOver::Copy => copy(Self::create(model, entry, writer)?, &dir, &leftover, &claimed.ranges, go_on),
         }
     }
 }
@@ -165,7 +183,9 @@ fn find(dir: &Dir) -> Result<Found> {
                 claims.insert(name);
             }
             Part::Fenced | Part::Partial => {
-                partials.push(Leftover { name, fenced: part == Part::Fenced, size: size_of(&stat), has_claims: false });
+                let (size, fenced) = (size_of(&stat), part == Part::Fenced);
+                let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+                partials.push(Leftover { name, fenced, size, allocated, has_claims: false });
             }
         }
     }
@@ -176,7 +196,7 @@ fn find(dir: &Dir) -> Result<Found> {
     Ok(Found { partials, orphans: claims })
 }
 
-fn take_in_place(place: Place, leftover: &Leftover, claimed: RangeSet, same_boot: bool) -> Result<Resumed> {
+fn take_in_place(place: Place, leftover: &Leftover, claimed: Claimed, same_boot: bool) -> Result<Resumed> {
     let dir = &place.dir;
     let file = dir.open_for_writing(&leftover.file_name())?;
     let stat = stat_of(&file).map_err(|e| place.fail(Step::Look, e))?;
@@ -187,10 +207,10 @@ fn take_in_place(place: Place, leftover: &Leftover, claimed: RangeSet, same_boot
     if dir.look(&place.name.partial())?.is_some() {
         return Err(VolumeError::Occupied { path: place.shown() });
     }
-    let mut trusted = claimed;
+    let mut trusted = claimed.ranges;
     let prefix = 0..size_of(&stat);
     // One byte more than the file has: it was written out of order, and its length says nothing.
-    if same_boot && prefix.end <= place.entry.size {
+    if same_boot && !claimed.of_other && prefix.end <= place.entry.size {
         // The writer is gone, its pages are not. Synced and dropped, the next read comes from
         // the disk: an error that only the dead writer was told of then shows in the hash.
         file.sync_data().map_err(|e| place.fail(Step::Sync, e))?;
@@ -395,6 +415,19 @@ mod tests {
         let resumed = Partial::take_over(&model, &newer, OURS, leftover, BOOTED, &|| true).unwrap();
         assert!(resumed.durable.is_empty());
         finish(&model, resumed, &bytes(999));
+    }
+
+    #[test]
+    fn the_length_of_another_content_is_worth_nothing() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let old = lfs_entry("a", &data);
+        let leftover = left(&model, &old, &data[..700], &[(0, 300)]);
+        assert_eq!(leftover.worth(&model, &old).unwrap(), 700);
+        let new = lfs_entry("a", &bytes(1001)[1..]);
+        assert_eq!(leftover.worth(&model, &new).unwrap(), 0);
+        let resumed = Partial::take_over(&model, &new, OURS, leftover, HERE, &|| true).unwrap();
+        assert!(resumed.durable.is_empty());
     }
 
     #[test]

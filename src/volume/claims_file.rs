@@ -52,13 +52,27 @@ impl ClaimsFile {
     }
 }
 
+/// What the claims beside a partial say.
+#[derive(Debug, Default)]
+pub(super) struct Claimed {
+    /// What they prove durable; nothing when there are none or they are unusable.
+    pub(super) ranges: RangeSet,
+    /// Whether they are of another content: then the partial is, too.
+    pub(super) of_other: bool,
+}
+
 /// What the claims of a partial prove durable; nothing when there are none or they are unusable.
 pub(super) fn read(dir: &Dir, name: &PartialName, entry: &FileEntry) -> Result<RangeSet> {
+    look(dir, name, entry).map(|claimed| claimed.ranges)
+}
+
+/// What the claims of a partial say.
+pub(super) fn look(dir: &Dir, name: &PartialName, entry: &FileEntry) -> Result<Claimed> {
     let file = match dir.open_file(&name.claims()) {
-        Err(error) if error.is_missing() => return Ok(RangeSet::new()),
+        Err(error) if error.is_missing() => return Ok(Claimed::default()),
         other => other?,
     };
     let mut bytes = Vec::new();
     file.take(LIMIT).read_to_end(&mut bytes).map_err(|e| VolumeError::new(Step::Read, dir.shown(&name.claims()), e))?;
-    Ok(claims::parse(&bytes, entry))
+    Ok(Claimed { ranges: claims::parse(&bytes, entry), of_other: claims::are_of_other(&bytes, entry) })
 }

@@ -205,13 +205,6 @@ impl Partial {
         self.final_if_failed(claimed)
     }
 
-    /// Bytes for which the file system has reserved no blocks yet.
-    pub fn unallocated(&self) -> Result<u64> {
-        let stat = stat_of(&self.file).map_err(|e| self.place.fail(Step::Look, e))?;
-        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-        Ok(self.place.entry.size.saturating_sub(blocks.saturating_mul(512)))
-    }
-
     /// Gives the pages of a synced range back to the system.
     pub fn drop_pages(&self, range: &Range<u64>) {
         drop_pages(&self.file, range);

@@ -37,6 +37,7 @@ mod api;
 mod behaviour;
 mod cdn;
 mod content;
+mod directory;
 mod http;
 mod hub;
 mod kimi;
@@ -53,6 +54,7 @@ use std::time::{Duration, Instant};
 
 pub use behaviour::{Behaviour, Reply};
 pub use content::{Content, git_blob_sha1, sha256_hex};
+pub use directory::{assert_complete, flip_byte, listing, own_elsewhere, partial_of, partials, receipt};
 pub use hub::Hub;
 pub use process::{Child, Invocation, Muster, Output};
 pub use record::{Origin, Recorded};

@@ -3,6 +3,7 @@
 //! The same command runs again in a session of its own, with its output in a log file on the
 //! volume. This one returns when that one owns the volume, or tells why it does not.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::core::code::Code;
 use crate::volume::Volume;
 use crate::volume::owner::current;
 
-/// How long the background process has to own the volume.
-const START_WITHIN: Duration = Duration::from_secs(30);
+/// How long the background process is watched: what cannot start fails sooner.
+const START_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Bytes of its log that are shown when it failed.
@@ -44,10 +45,9 @@ pub(super) fn start(pull: &Pull) -> Result<Exit, Failure> {
     let log = File::create(&log_path).map_err(|error| fail(&error, "cannot make the log file"))?;
     let errors = log.try_clone().map_err(|error| fail(&error, "cannot share the log file"))?;
     let program = std::env::current_exe().map_err(|error| fail(&error, "cannot find this program"))?;
-    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
     #[expect(clippy::disallowed_methods, reason = "the home of detached pulls")]
     let mut command = Command::new(program);
-    command.args(arguments).arg("--detached").stdin(Stdio::null()).stdout(log).stderr(errors);
+    command.args(detached(std::env::args_os().skip(1))).stdin(Stdio::null()).stdout(log).stderr(errors);
     let mut child = command.spawn().map_err(|error| fail(&error, "cannot start in the background"))?;
     wait_until_it_owns(&volume, &mut child, &log_path)?;
     let follow = format!("muster status --watch --volume {}", settings.volume.value.display());
@@ -76,10 +76,32 @@ fn wait_until_it_owns(volume: &Volume, child: &mut Child, log: &std::path::Path)
             let said = std::fs::read_to_string(log).unwrap_or_default();
             let start = said.len().saturating_sub(SHOWN_MAX);
             let said = said.get(start..).unwrap_or_default().trim().to_owned();
-            return Err(CliError::new(Code::Internal, "the background pull ended at once").context(said));
+            let code = status.code().and_then(Code::of_exit).unwrap_or(Code::Internal);
+            return Err(CliError::new(code, "the background pull ended at once").context(said));
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    // It may be waiting for another owner; that is its business, and the log says so.
+    // It may be waiting for another owner, or following it: the log says so.
     Ok(())
+}
+
+/// The same arguments, for the process that does it. What comes after `--` is no flag.
+fn detached(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut flags = true;
+    arguments.map(move |argument| {
+        flags &= argument != "--";
+        if flags && argument == "--detach" { "--detached".into() } else { argument }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_flag_is_replaced() {
+        let arguments = ["pull", "org/x", "--detach", "--", "--detach"];
+        let replaced: Vec<_> = detached(arguments.iter().map(OsString::from)).collect();
+        assert_eq!(replaced, ["pull", "org/x", "--detached", "--", "--detach"]);
+    }
 }

@@ -111,7 +111,7 @@ impl Pull {
                 "revision": source.revision,
                 "files": manifest.files().len(),
                 "shards": manifest.shard_count(),
-                "bytes": {"total": manifest.total_bytes(), "present": seen.present, "to_fetch": seen.to_fetch()},
+                "bytes": {"total": manifest.total_bytes(), "present": seen.present.bytes, "to_fetch": seen.to_fetch()},
                 "space": {"free": seen.free(), "reserve": seen.reserve},
                 "requests": seen.requests(),
                 "complete": seen.complete,
@@ -167,6 +167,12 @@ fn done_line(manifest: &Manifest) -> String {
     format!("complete: {size}, {files}{shards} verified, commit {}", manifest.source().commit)
 }
 
+/// A count that does not pretend to be exact: half a step of its first digit, upwards.
+fn roughly(count: u64) -> u64 {
+    let digit = 10u64.pow(count.max(1).ilog10());
+    count.next_multiple_of((digit / 2).max(1))
+}
+
 fn preview_line(seen: &Preview) -> String {
     let manifest = &seen.resolved.manifest;
     let shards = match manifest.shard_count() {
@@ -177,9 +183,9 @@ fn preview_line(seen: &Preview) -> String {
         "{}, {shards}{} to fetch, {} present; free {} after reserve; about {} Hub requests; commit {}; {}",
         units::count(manifest.files().len() as u64, "file"),
         units::bytes(seen.to_fetch()),
-        units::bytes(seen.present),
+        units::bytes(seen.present.bytes),
         units::bytes(seen.free()),
-        seen.requests(),
+        roughly(seen.requests()),
         manifest.source().commit,
         manifest.source().revision,
     )

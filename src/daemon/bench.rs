@@ -1,0 +1,65 @@
+//! What every job of one owner shares.
+//!
+//! Owns nothing that moves but the promises of room; it is made once and read by all workers.
+
+use std::num::NonZero;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tracing::warn;
+
+use super::admit::Promises;
+use crate::blocking::Blocking;
+use crate::clock;
+use crate::core::model_name::ModelName;
+use crate::core::readback::Readback;
+use crate::fetch;
+use crate::hub::HubClient;
+use crate::store::{AuditEntry, Phase, Store};
+use crate::volume::Volume;
+use crate::volume::adopt::TakeOver;
+use crate::volume::writer::WriterId;
+
+/// What every job of one owner shares.
+pub(super) struct Bench {
+    pub(super) volume: Volume,
+    pub(super) store: Store,
+    pub(super) writer: WriterId,
+    pub(super) blocking: Blocking,
+    pub(super) data: Handle,
+    pub(super) hub: HubClient,
+    pub(super) offline: bool,
+    pub(super) readback: Readback,
+    pub(super) reserve: Option<u64>,
+    pub(super) retry_for: Option<Duration>,
+    pub(super) witness: (String, String),
+    pub(super) may_write: fetch::MayWrite,
+    /// How partials of an earlier writer may be taken over.
+    pub(super) take_over: Box<dyn Fn(WriterId) -> TakeOver + Send + Sync>,
+    /// Room promised to jobs that run.
+    pub(super) promises: Promises,
+}
+
+impl Bench {
+    /// Adds a line to a model's history; the history is a courtesy.
+    pub(super) fn audit(&self, name: &ModelName, phase: Phase, detail: &str) {
+        let entry = AuditEntry { at: clock::now(), phase, detail: detail.to_owned() };
+        if let Err(error) = self.store.audit(name, &entry) {
+            warn!(%error, "the history has a gap");
+        }
+    }
+
+    /// Whether finished files are read back on this volume.
+    pub(super) fn reads_back(&self) -> bool {
+        match self.readback {
+            Readback::Always => true,
+            Readback::Never => false,
+            Readback::Auto => !self.volume.fs_kind().trusts_positioned_writes(),
+        }
+    }
+}
+
+/// Threads for blocking work: syncs wait, hashing computes.
+pub(super) fn blocking_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, NonZero::get) + 4
+}

@@ -1,0 +1,143 @@
+//! What a pull promises whoever starts it: figures before, a process that ends, secrets kept,
+//! and no write once the volume is another's.
+
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+
+mod support;
+
+use std::time::Duration;
+
+use support::*;
+
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(60);
+/// Of the bytes that a held hub lets go, so many at most are of its API.
+const SLACK: u64 = 128 << 10;
+const TOKEN: &str = "hf_aSecretThatNobodyMaySee";
+
+fn repo() -> RepoSpec {
+    RepoSpec::kimi(4, MIB, 6).named("org/model")
+}
+
+#[test]
+fn a_dry_run_tells_the_figures_and_writes_nothing() {
+    let repo = RepoSpec::kimi(119, 8192, 21);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let args = ["pull", "nvidia/Kimi-K2.5-NVFP4", "--to", "kimi-k2.5-nvfp4", "--dry-run"];
+    let out = world.args(args).run().expect_code(0);
+    let line = out.stdout.trim();
+    let commit = hub.commit(&repo.id, "main");
+    assert!(line.starts_with("140 files, 119 shards, 1.4 MB to fetch, 0 B present; free "), "{line}");
+    assert!(line.contains(" after reserve; about 300 Hub requests; "), "{line}");
+    assert!(line.ends_with(&format!("; commit {commit}; main")), "{line}");
+    assert!(listing(world.volume()).is_empty(), "{:?}", listing(world.volume()));
+    assert_eq!(hub.total_body_bytes(), 0);
+
+    let json = world.args(args).arg("--json").run().expect_code(0).json();
+    assert_eq!((&json["files"], &json["shards"]), (&140.into(), &119.into()));
+    assert_eq!(json["bytes"]["to_fetch"], repo.total_bytes());
+    assert_eq!(json["commit"], commit);
+    assert!(json["space"]["free"].is_u64() && json["requests"].is_u64());
+    assert!(listing(world.volume()).is_empty());
+}
+
+#[test]
+fn a_dry_run_counts_what_is_there() {
+    let repo = repo();
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    hub.hold_after(repo.total_bytes() / 2);
+    let mut child = world.args(["pull", "org/model"]).spawn();
+    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
+    std::thread::sleep(Duration::from_millis(300));
+    child.interrupt();
+    child.wait(SOON).expect_code(130);
+    hub.cut(Origin::Cdn);
+    hub.release();
+    let before = listing(world.volume());
+    let json = world.args(["pull", "org/model", "--dry-run", "--json"]).run().expect_code(0).json();
+    let present = json["bytes"]["present"].as_u64().unwrap();
+    assert!(present > repo.total_bytes() / 4 && present < repo.total_bytes() * 3 / 4, "{json}");
+    assert_eq!(listing(world.volume()), before);
+    world.args(["pull", "org/model"]).run().expect_code(0);
+    let out = world.args(["pull", "org/model", "--dry-run"]).run().expect_code(0);
+    assert!(out.stdout.contains("0 B to fetch"), "{out}");
+}
+
+#[test]
+fn a_detached_pull_says_where_it_is_and_ends_by_itself() {
+    let repo = repo();
+    let hub = Hub::start(repo.clone());
+    hub.pace(4 * MIB);
+    let world = Muster::on(&hub);
+    let out = world.args(["pull", "org/model", "--detach"]).run().expect_code(0);
+    let line = out.stdout.trim();
+    assert!(line.starts_with("started in the background (pid "), "{line}");
+    let follow = format!("); follow: muster status --watch --volume {}", world.volume().display());
+    assert!(line.ends_with(&follow), "{line}");
+    let log = line.split_once(", log ").unwrap().1.split_once(')').unwrap().0;
+    wait_until("the background pull ends", SOON, || world.processes().is_empty());
+    assert_complete(&world.model("org/model"), &repo);
+    let said = std::fs::read_to_string(log).unwrap();
+    assert!(said.contains("complete:"), "{said}");
+}
+
+#[test]
+fn a_detached_pull_that_cannot_start_says_why() {
+    let hub = Hub::with([repo(), RepoSpec::new("org/other").plain("config.json", "{}")]);
+    let world = Muster::on(&hub);
+    world.args(["pull", "org/other"]).run().expect_code(0);
+    own_elsewhere(world.volume(), 4242, "node-17");
+    let out = world.args(["pull", "org/model", "--detach", "--no-wait"]).run().expect_code(15);
+    assert!(out.stderr.contains("process 4242 on node-17"), "{out}");
+    wait_until("nothing runs", SOON, || world.processes().is_empty());
+}
+
+#[test]
+fn a_token_goes_to_its_endpoint_and_into_no_word_and_no_file() {
+    let repo = repo();
+    let hub = Hub::start(repo.clone());
+    hub.require_token(TOKEN);
+    let world = Muster::on(&hub).env("HF_TOKEN", TOKEN);
+    let out = world.args(["pull", "org/model", "--log", "trace"]).run().expect_code(0);
+    assert!(!out.all().contains(TOKEN), "{out}");
+    assert!(!out.all().contains("Signature="), "signed URLs are secrets too: {out}");
+    assert!(hub.authorization_seen_by_cdn().is_empty());
+    assert_complete(&world.model("org/model"), &repo);
+    for name in listing(world.home()).iter().filter(|name| !name.ends_with('/')) {
+        let bytes = std::fs::read(world.home().join(name)).unwrap();
+        assert!(!bytes.windows(TOKEN.len()).any(|window| window == TOKEN.as_bytes()), "{name} has the token");
+    }
+}
+
+#[test]
+fn a_pull_whose_volume_was_taken_writes_no_more_and_says_so() {
+    let repo = repo();
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    hub.hold_after(repo.total_bytes() / 2);
+    let child = world.args(["pull", "org/model"]).spawn();
+    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
+    let owners = world.volume().join(".muster/owners");
+    let epoch: u64 = listing(&owners).iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).max().unwrap();
+    std::fs::write(owners.join(format!("{}.json", epoch + 1)), b"{}").unwrap();
+    hub.release();
+    let out = child.wait(SOON).expect_code(15);
+    assert!(out.stderr.contains("another process"), "{out}");
+    assert!(!world.model("org/model").join(".muster/receipt.json").exists());
+}
+
+#[test]
+fn the_directory_alone_is_the_result() {
+    let repo = repo();
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let out = world.args(["pull", "org/model", "--quiet"]).run().expect_code(0);
+    assert_eq!(out.stdout, format!("{}\n", world.model("org/model").display()));
+    assert_eq!(out.stderr, "");
+    let json = world.args(["pull", "org/model", "--json"]).run().expect_code(0).json();
+    assert_eq!(json["directory"], world.model("org/model").display().to_string());
+    assert_eq!(json["bytes"], repo.total_bytes());
+    assert_eq!(json["commit"], hub.commit("org/model", "main"));
+}
