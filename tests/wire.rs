@@ -491,7 +491,8 @@ fn urls_that_last_five_seconds_are_renewed_before_they_fail() {
 
 #[test]
 fn nobody_asks_again_before_the_server_wants_it() {
-    let wishes: [(&str, fn() -> Behaviour); 4] = [
+    type Wish = fn() -> Behaviour;
+    let wishes: [(&str, Wish); 4] = [
         ("seconds", || Behaviour::too_many_requests(2)),
         ("date", || Behaviour::retry_at(429, SystemTime::now() + Duration::from_secs(3))),
         ("ratelimit", || Behaviour::rate_limited("resolvers", 2)),
