@@ -19,6 +19,7 @@ pub mod report;
 pub mod resolve;
 pub mod run;
 mod scheduler;
+mod settling;
 pub mod supervisor;
 mod survey;
 mod take_up;

@@ -8,6 +8,7 @@ use tracing::warn;
 
 use super::bench::Bench;
 use super::error::WorkError;
+use super::settling::Settling;
 use super::survey::Displace;
 use crate::core::model_name::ModelName;
 use crate::core::receipt::FileRecord;
@@ -26,24 +27,24 @@ pub(super) struct Swap {
 }
 
 impl Swap {
-    /// Swaps, and returns the records of the files that came. Blocks. The receipt is the
+    /// Swaps, and returns the records of all files. Blocks. The receipt is the
     /// caller's to write.
-    pub(super) fn run(self, bench: &Bench, model: &ModelDir) -> Result<Vec<FileRecord>, WorkError> {
+    pub(super) fn run(
+        self,
+        bench: &Bench,
+        model: &ModelDir,
+        settling: &Settling,
+    ) -> Result<Vec<FileRecord>, WorkError> {
         (bench.may_write)()?;
         let _alone = lock_alone(model, &self.name)?;
         model.set_receipt_aside()?;
         model.promote_pending()?;
         displace(bench, model, &self.displaced)?;
-        let mut records = Vec::new();
         for staged in self.staged {
             (bench.may_write)()?;
-            let record = staged.publish(model)?;
-            if let Err(error) = bench.store.put_file(&self.name, &record) {
-                warn!(%error, "not remembered; after a restart this file is hashed again");
-            }
-            records.push(record);
+            settling.placed(bench, model, staged.place(model)?)?;
         }
-        Ok(records)
+        Ok(settling.finish(bench, model)?)
     }
 }
 

@@ -17,6 +17,7 @@ use super::error::WorkError;
 use super::held::Held;
 use super::live::Live;
 use super::resolve::{Resolved, check_place, resolve};
+use super::settling::Settling;
 use super::survey::{Displace, Known, Survey, survey};
 use super::take_up::take_up;
 use super::update::{self, Swap};
@@ -142,10 +143,10 @@ impl Work {
         })
         .await?;
         self.live.enter(JobState::Fetching, None);
-        let records = Arc::new(Mutex::new(survey.proved));
-        self.fetch(site, wanted, hub, self.publisher(&site.model, Arc::clone(&records))).await?;
+        let settling = Arc::new(Settling::new(self.spec.name.clone(), survey.proved));
+        self.fetch(site, wanted, hub, self.publisher(&site.model, Arc::clone(&settling))).await?;
         self.live.enter(JobState::Verifying, None);
-        let records = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
+        let records = self.on_model(site, move |bench, model| settling.finish(bench, model)).await?;
         self.write_receipt(site, records).await
     }
 
@@ -160,8 +161,8 @@ impl Work {
         self.live.enter(JobState::Updating, Some("swapping"));
         let staged = std::mem::take(&mut *staged.lock().unwrap_or_else(PoisonError::into_inner));
         let swap = Swap { name: self.spec.name.clone(), displaced: survey.displaced, staged };
-        let mut records = survey.proved;
-        records.extend(self.on_model(site, move |bench, model| swap.run(bench, model)).await?);
+        let settling = Settling::new(self.spec.name.clone(), survey.proved);
+        let records = self.on_model(site, move |bench, model| swap.run(bench, model, &settling)).await?;
         self.write_receipt(site, records).await
     }
 
@@ -222,22 +223,17 @@ impl Work {
     }
 
     /// Gives verified files their names and remembers them.
-    fn publisher(&self, model: &Arc<ModelDir>, records: Arc<Mutex<Vec<FileRecord>>>) -> fetch::Publish {
+    fn publisher(&self, model: &Arc<ModelDir>, settling: Arc<Settling>) -> fetch::Publish {
         let (bench, model, live) = (Arc::clone(&self.bench), Arc::clone(model), Arc::clone(&self.live));
         let name = self.spec.name.clone();
         Arc::new(move |verified: Verified| {
             (bench.may_write)().map_err(|error| refused("the file was not published", Code::Held, error))?;
             let entry = verified.entry().clone();
-            let record = verified.publish(&model).map_err(|error| {
-                let error = WorkError::from(error);
-                refused("the file could not be put in place", error.code(), error)
-            })?;
-            if let Err(error) = bench.store.put_file(&name, &record) {
-                warn!(%error, "not remembered; after a restart this file is hashed again");
-            }
+            let placed = verified.place(&model).map_err(WorkError::from);
+            let kept = placed.and_then(|record| Ok(settling.placed(&bench, &model, record)?));
+            kept.map_err(|error| refused("the file could not be put in place", error.code(), error))?;
             bench.audit(&name, Phase::Published, entry.path.as_str());
             live.verified(&entry);
-            records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
             Ok(())
         })
     }

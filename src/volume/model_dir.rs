@@ -17,7 +17,7 @@ use super::partial::{drop_pages, read_at};
 use super::{identity, in_use, small_file};
 use crate::core::identity::{Identity, Observed};
 use crate::core::manifest::Manifest;
-use crate::core::receipt::Receipt;
+use crate::core::receipt::{FileRecord, Receipt};
 use crate::core::repo_path::{OWN_DIR, RepoPath};
 
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -177,6 +177,19 @@ impl ModelDir {
                 other => return other,
             }
         }
+    }
+
+    /// Waits until the record's identity counts. One that cannot be waited out is made equal to no
+    /// file's, so that whoever checks next hashes the file.
+    pub fn settle_record(&self, record: FileRecord) -> Result<FileRecord> {
+        let identity = if self.settle(&record.identity)? { record.identity } else { record.identity.distrusted() };
+        Ok(FileRecord { identity, ..record })
+    }
+
+    /// Whether an identity counts when the file system's clock shows `now_ns`: for example in the
+    /// change time of a file that was just renamed.
+    pub fn counts_at(&self, identity: &Identity, now_ns: i64) -> bool {
+        identity::is_settled(identity, now_ns, self.fs_kind())
     }
 
     /// Waits until an identity counts; `false` when the file system's clock did not get there in

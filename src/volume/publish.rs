@@ -104,13 +104,24 @@ impl Verified {
         &self.place.entry
     }
 
-    /// Moves it to its final name and returns the record for the receipt.
+    /// Moves it to its final name and returns the record for the receipt, once its identity
+    /// counts: that takes some milliseconds.
     ///
     /// Never replaces anything. The caller has checked that it still owns the volume.
     ///
     /// # Errors
     /// [`PublishError::Occupied`] gives the file back.
     pub fn publish(self, model: &ModelDir) -> std::result::Result<FileRecord, PublishError> {
+        let record = self.place(model)?;
+        Ok(model.settle_record(record)?)
+    }
+
+    /// As [`Self::publish`], but returns at once: the identity of the record does not count before
+    /// [`ModelDir::counts_at`] says so, or [`ModelDir::settle_record`] was waited for.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub fn place(self, model: &ModelDir) -> std::result::Result<FileRecord, PublishError> {
         let entry = &self.place.entry;
         let parent = self.parent(model)?;
         let name = entry.path.file_name();
@@ -127,8 +138,6 @@ impl Verified {
         if identity.inode != self.inode {
             return Err(VolumeError::Replaced { path: parent.shown(name) }.into());
         }
-        let settled = model.settle(&identity)?;
-        let identity = if settled { identity } else { identity.distrusted() };
         Ok(FileRecord::new(entry.path.clone(), &self.proof, identity, self.proved))
     }
 
@@ -158,15 +167,14 @@ impl Staged {
         self.0.entry()
     }
 
-    /// As [`Verified::publish`].
+    /// As [`Verified::place`].
     ///
     /// # Errors
     /// As [`Verified::publish`].
-    pub fn publish(self, model: &ModelDir) -> std::result::Result<FileRecord, PublishError> {
-        self.0.publish(model)
+    pub fn place(self, model: &ModelDir) -> std::result::Result<FileRecord, PublishError> {
+        self.0.place(model)
     }
 }
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
