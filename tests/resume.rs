@@ -105,9 +105,9 @@ fn a_signal_stops_a_pull_with_everything_received_claimed() {
         // What was sent is in the buffers of the sockets: it arrives without anything more.
         std::thread::sleep(Duration::from_millis(300));
         if signal == "interrupt" {
-            child.interrupt()
+            child.interrupt();
         } else {
-            child.terminate()
+            child.terminate();
         }
         let out = child.wait(Duration::from_secs(20)).expect_code(code);
         assert!(out.took < Duration::from_secs(30) && out.stdout.is_empty(), "{out}");
@@ -333,10 +333,10 @@ fn an_origin_in_trouble_ends_the_pull_after_its_patience_and_the_next_one_goes_o
     let child = world.args(["pull", "org/model", "--retry-for", "2s"]).spawn();
     hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
     hub.unreachable(Origin::Cdn);
+    hub.release();
     let out = child.wait(SOON);
     assert!(out.code.is_some_and(|code| code != 0), "{out}");
     assert!(out.stderr.contains(&hub.address(Origin::Cdn).to_string()), "it names the host: {out}");
-    hub.release();
     hub.reachable(Origin::Cdn);
     pull(&world).run().expect_code(0);
     assert_complete(&world.model("org/model"), &repo);

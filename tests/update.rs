@@ -170,6 +170,36 @@ fn an_update_that_was_killed_while_fetching_goes_on_and_the_old_commit_serves_me
 }
 
 #[test]
+fn a_branch_that_moves_again_makes_nothing_of_what_was_fetched_for_another_content() {
+    let moved = Moved::staged();
+    let newer = moved.hub.push("org/model", "main", |repo| repo.lfs(CHANGED, Content::generated(99, MIB)).without(NEW));
+    moved.pull().run().expect_code(0);
+    assert_complete(&moved.directory(), &moved.hub.repo("org/model"));
+    moved.world.args(["gate", "org/model", "--revision", &newer]).run().expect_code(0);
+    assert_eq!(moved.hub.total_body_bytes(), MIB, "only the shard that changed again");
+    assert!(
+        !moved.world.volume().join(".muster/quarantine").exists()
+            || listing(&moved.world.volume().join(".muster/quarantine")).is_empty()
+    );
+}
+
+#[test]
+fn files_whose_times_have_changed_are_hashed_again_and_leave_like_any_other() {
+    let moved = Moved::start();
+    for file in old_repo().files() {
+        let file = fs::File::options().write(true).open(moved.directory().join(&file.path)).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    }
+    moved.pull().run().expect_code(0);
+    assert_complete(&moved.directory(), &moved.repo);
+    assert!(!moved.directory().join(GONE).exists());
+    let retired = moved.own("retired").join(&moved.old).join(GONE);
+    assert_eq!(sha256_hex(fs::read(retired).unwrap()), old_repo().get(GONE).content.sha256());
+    let sent: u64 = COMING.iter().map(|file| moved.hub.bytes_sent_for(file)).sum();
+    assert_eq!(moved.hub.total_body_bytes(), sent, "what did not change is not fetched");
+}
+
+#[test]
 fn a_model_in_use_is_not_touched_and_is_swapped_later_without_fetching() {
     let moved = Moved::staged();
     assert!(moved.own("manifest.pending.json").exists());

@@ -33,19 +33,19 @@ impl Bench {
     pub(super) fn admit(&self, name: &ModelName, wanted: Vec<FileEntry>) -> Result<(), WorkError> {
         let model = self.volume.model(name)?;
         let observe = |entry: &FileEntry| model.as_ref().map_or(Observed::Missing, |dir| dir.observe(&entry.path));
-        let promised = wanted.into_iter().map(|entry| Promised { before: observe(&entry), entry }).collect();
-        let mut promises = self.promises.0.lock().unwrap_or_else(PoisonError::into_inner);
-        promises.insert(name.clone(), promised);
+        let own = wanted.into_iter().map(|entry| Promised { before: observe(&entry), entry }).collect();
+        let mut all = self.promises.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(name.clone(), own);
         let mut needed = 0u64;
-        for (name, files) in promises.iter() {
+        for (name, files) in all.iter() {
             needed = needed.saturating_add(outstanding(self.volume.model(name)?.as_ref(), files)?);
         }
-        let own = promises.get(name).map_or(Ok(0), |files| outstanding(model.as_ref(), files))?;
+        let own = all.get(name).map_or(Ok(0), |files| outstanding(model.as_ref(), files))?;
         let space = self.volume.space()?;
         let reserve = self.reserve.unwrap_or_else(|| space.default_reserve());
         let free = space.free.saturating_sub(reserve);
         if own > 0 && needed > free {
-            promises.remove(name);
+            all.remove(name);
             return Err(WorkError::NoSpace { needed, free, reserve });
         }
         Ok(())
@@ -78,4 +78,41 @@ pub(super) fn allocated(model: &ModelDir) -> Result<HashMap<PathHash, u64>, Volu
         *most = leftover.allocated().max(*most);
     }
     Ok(allocated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::manifest::tests::entry;
+    use crate::volume::Volume;
+    use crate::volume::partial::Partial;
+    use crate::volume::writer::WriterId;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_promise_shrinks_as_blocks_are_taken_and_ends_when_a_file_is_in_place() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        let (fresh, changed) = (entry("fresh", 4 * MIB), entry("changed", 2 * MIB));
+        assert_eq!(outstanding(None, &[promised(&fresh, Observed::Missing)]).unwrap(), 4 * MIB);
+
+        let model = volume.create_model(&ModelName::parse("org/x").unwrap()).unwrap();
+        std::fs::write(model.path_of(&changed.path), vec![0; 2 << 20]).unwrap();
+        let before = model.observe(&changed.path);
+        let files = [promised(&fresh, Observed::Missing), promised(&changed, before)];
+        assert_eq!(outstanding(Some(&model), &files).unwrap(), 6 * MIB, "an old file of that size is not the new one");
+
+        let partial = Partial::create(&model, &fresh, WriterId::new(1, 1)).unwrap();
+        partial.write_at(0, &vec![7; 3 << 20]).unwrap();
+        assert!(outstanding(Some(&model), &files).unwrap() <= 3 * MIB, "what was written counts once");
+
+        partial.discard().unwrap();
+        std::fs::write(model.path_of(&fresh.path), vec![1; 4 << 20]).unwrap();
+        assert_eq!(outstanding(Some(&model), &files).unwrap(), 2 * MIB);
+    }
+
+    fn promised(entry: &FileEntry, before: Observed) -> Promised {
+        Promised { entry: entry.clone(), before }
+    }
 }

@@ -6,6 +6,7 @@
 
 mod admit;
 mod bench;
+mod bytes;
 mod entry;
 pub mod error;
 pub mod events;

@@ -13,7 +13,7 @@ use crate::core::identity::Observed;
 use crate::core::job::JobSpec;
 use crate::core::manifest::Manifest;
 use crate::hub::HubClient;
-use crate::volume::adopt::{self, Leftover};
+use crate::volume::adopt::{self, Leftover, TakeOver};
 use crate::volume::space::Space;
 use crate::volume::writer::PathHash;
 use crate::volume::{ModelDir, Volume, VolumeError};
@@ -147,7 +147,7 @@ fn present(model: &ModelDir, held: &Held, manifest: &Manifest) -> Result<Present
         }
         let (mut bytes, mut allocated) = (0, 0);
         for leftover in leftovers.get(&PathHash::of(&entry.path)).into_iter().flatten() {
-            bytes = leftover.worth(model, entry)?.max(bytes);
+            bytes = leftover.worth(model, entry, TakeOver::InPlace { same_boot: true })?.max(bytes);
             allocated = leftover.allocated().min(entry.size).max(allocated);
         }
         present.bytes += bytes;

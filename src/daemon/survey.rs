@@ -69,11 +69,15 @@ impl Known {
                 known.past(&entry.path, commit).sizes.push(entry.size);
             }
             // The store does not say of which commit.
-            stored.into_iter().for_each(|record| known.learn(record, commit));
+            for record in stored {
+                known.learn(record, commit);
+            }
         }
         let receipts = [model.previous_receipt_bytes()?, model.receipt_bytes()?];
         for (commit, records) in receipts.into_iter().flatten().filter_map(|bytes| recorded_files(&bytes)) {
-            records.into_iter().for_each(|record| known.learn(record, commit));
+            for record in records {
+                known.learn(record, commit);
+            }
         }
         Ok(known)
     }

@@ -60,7 +60,8 @@ fn best_of(
     }
     let mut ranked = Vec::new();
     for leftover in others {
-        ranked.push((leftover.worth(model, entry)?, leftover));
+        let how = (bench.take_over)(leftover.writer());
+        ranked.push((leftover.worth(model, entry, how)?, leftover));
     }
     ranked.sort_by_key(|(worth, _)| *worth);
     let best = ranked.pop_if(|(worth, _)| *worth > 0);

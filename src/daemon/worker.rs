@@ -2,7 +2,7 @@
 //!
 //! Owns the order of steps. What each step promises is below it: the Hub is asked in `resolve`,
 //! the disk is compared in `survey`, what others left is taken over in `take_up`, room is promised
-//! in `admit`, bytes come through `fetch`, a complete directory moves to another commit in
+//! in `admit`, bytes come in `bytes`, a complete directory moves to another commit in
 //! `update`. Invariant: the receipt is written last, from proofs alone, after another look at
 //! every final name.
 
@@ -22,20 +22,15 @@ use super::survey::{Displace, Known, Survey, survey};
 use super::take_up::take_up;
 use super::update::{self, Swap};
 use crate::clock;
-use crate::core::code::Code;
 use crate::core::identity::Observed;
 use crate::core::job::{JobSpec, JobState};
 use crate::core::manifest::{FileEntry, Manifest};
-use crate::core::pace::Pace;
 use crate::core::receipt::{FileRecord, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
-use crate::fetch::error::PublishError;
-use crate::fetch::{self, FetchError, Wanted};
+use crate::fetch::Wanted;
 use crate::hub::{HubClient, Token};
-use crate::limits;
-use crate::sources::HubSource;
-use crate::store::{OriginMemory, Phase};
-use crate::volume::publish::{Staged, Verified};
+use crate::store::Phase;
+use crate::volume::publish::Staged;
 use crate::volume::{ModelDir, VolumeError};
 
 /// One job being worked on.
@@ -49,9 +44,9 @@ pub(super) struct Work {
 }
 
 /// Where the work is done, what is to be there, and what is there.
-struct Site {
-    model: Arc<ModelDir>,
-    manifest: Arc<Manifest>,
+pub(super) struct Site {
+    pub(super) model: Arc<ModelDir>,
+    pub(super) manifest: Arc<Manifest>,
     held: Held,
     /// Whether the receipt of the current manifest is there and can be read.
     receipted: bool,
@@ -70,16 +65,15 @@ impl Work {
         let hub = self.hub();
         self.live.enter(JobState::Resolving, None);
         let held = self.held().await?;
-        let manifest = match self.resolved.take() {
-            Some(resolved) => {
-                // It may have been asked for long ago.
-                check_place(&self.spec, &held)?;
-                resolved.manifest
-            }
-            None => select! {
+        let manifest = if let Some(resolved) = self.resolved.take() {
+            // It may have been asked for long ago.
+            check_place(&self.spec, &held)?;
+            resolved.manifest
+        } else {
+            select! {
                 resolved = resolve(&self.spec, &held, (!self.bench.offline).then_some(&hub)) => resolved?.manifest,
                 () = self.stop.cancelled() => return Err(WorkError::Stopped),
-            },
+            }
         };
         self.audit(Phase::Resolved, &format!("commit {}, {} files", manifest.source().commit, manifest.files().len()));
         self.live.measure(&manifest);
@@ -166,13 +160,6 @@ impl Work {
         self.write_receipt(site, records).await
     }
 
-    fn hub(&self) -> HubClient {
-        if self.token.is_none() && self.spec.endpoint == *self.bench.hub.endpoint() {
-            return self.bench.hub.clone();
-        }
-        self.bench.hub.at(self.spec.endpoint.clone(), self.token.clone())
-    }
-
     async fn held(&self) -> Result<Held, WorkError> {
         let name = self.spec.name.clone();
         self.on_disk(move |bench| match bench.volume.model(&name)? {
@@ -222,94 +209,6 @@ impl Work {
         .await
     }
 
-    /// Gives verified files their names and remembers them.
-    fn publisher(&self, model: &Arc<ModelDir>, settling: Arc<Settling>) -> fetch::Publish {
-        let (bench, model, live) = (Arc::clone(&self.bench), Arc::clone(model), Arc::clone(&self.live));
-        let name = self.spec.name.clone();
-        Arc::new(move |verified: Verified| {
-            (bench.may_write)().map_err(|error| refused("the file was not published", Code::Held, error))?;
-            let entry = verified.entry().clone();
-            let placed = verified.place(&model).map_err(WorkError::from);
-            let kept = placed.and_then(|record| Ok(settling.placed(&bench, &model, record)?));
-            kept.map_err(|error| refused("the file could not be put in place", error.code(), error))?;
-            bench.audit(&name, Phase::Published, entry.path.as_str());
-            live.verified(&entry);
-            Ok(())
-        })
-    }
-
-    /// Keeps verified files until the swap.
-    fn stager(&self, staged: Arc<Mutex<Vec<Staged>>>) -> fetch::Publish {
-        let (bench, live) = (Arc::clone(&self.bench), Arc::clone(&self.live));
-        Arc::new(move |verified: Verified| {
-            (bench.may_write)().map_err(|error| refused("the file was not kept", Code::Held, error))?;
-            let entry = verified.entry().clone();
-            let kept = verified.stage();
-            let kept = kept.map_err(|error| refused("a verified file could not be kept", error.code(), error))?;
-            staged.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
-            live.verified(&entry);
-            Ok(())
-        })
-    }
-
-    async fn fetch(
-        &self,
-        site: &Site,
-        wanted: Vec<Wanted>,
-        hub: &HubClient,
-        publish: fetch::Publish,
-    ) -> Result<(), WorkError> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        if self.bench.offline {
-            return Err(WorkError::Offline { repo: self.spec.repo.clone(), revision: self.spec.revision.clone() });
-        }
-        let bench = &self.bench;
-        let commit = site.manifest.source().commit;
-        let context = fetch::Context {
-            source: HubSource::new(Arc::new(hub.clone()), self.spec.repo.clone(), commit),
-            model: Arc::clone(&site.model),
-            writer: bench.writer,
-            quarantine: Arc::new(self.on_disk(|bench| bench.volume.quarantine()).await?),
-            blocking: bench.blocking.clone(),
-            runtime: bench.data.clone(),
-            progress: Arc::clone(&self.live.progress),
-            readback: bench.reads_back(),
-            retry_for: bench.retry_for,
-            may_write: Arc::clone(&bench.may_write),
-            publish,
-        };
-        let count = wanted.len();
-        let outcome = fetch::fetch(context, wanted, self.pace(), self.stop.clone()).await;
-        let outcome = outcome.map_err(|error| match error {
-            FetchError::Stopped => WorkError::Stopped,
-            error => error.into(),
-        })?;
-        self.remember_pace(outcome.safe_level);
-        if outcome.failed.is_empty() { Ok(()) } else { Err(WorkError::unfinished(outcome.failed, count)) }
-    }
-
-    fn pace(&self) -> Pace {
-        if let Some(connections) = self.spec.connections {
-            return Pace::pinned(connections.into());
-        }
-        let remembered = self.bench.store.origin(&self.spec.endpoint.origin()).ok().flatten();
-        let remembered = remembered.map(|memory| usize::from(memory.safe_connections));
-        Pace::adaptive(limits::CONNECTIONS_ADAPTIVE_MAX.into(), remembered)
-    }
-
-    fn remember_pace(&self, level: usize) {
-        let memory = OriginMemory {
-            safe_connections: u16::try_from(level).unwrap_or(u16::MAX),
-            best_rate: 0,
-            updated_at: clock::now(),
-        };
-        if let Err(error) = self.bench.store.put_origin(&self.spec.endpoint.origin(), &memory) {
-            warn!(%error, "the number of connections is not remembered");
-        }
-    }
-
     /// Looks at every final name once more, then writes the receipt.
     async fn write_receipt(&self, site: &Site, records: Vec<FileRecord>) -> Result<(), WorkError> {
         let (manifest, name) = (Arc::clone(&site.manifest), self.spec.name.clone());
@@ -337,7 +236,7 @@ impl Work {
         self.bench.audit(&self.spec.name, phase, detail);
     }
 
-    async fn on_disk<T: Send + 'static>(
+    pub(super) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Bench) -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, WorkError> {
@@ -353,8 +252,4 @@ impl Work {
         let (bench, model) = (Arc::clone(&self.bench), Arc::clone(&site.model));
         self.bench.blocking.run(move || work(&bench, &model)).await.map_err(Into::into)
     }
-}
-
-fn refused(message: &str, code: Code, source: impl std::error::Error + Send + Sync + 'static) -> PublishError {
-    PublishError { message: message.to_owned(), source: Box::new(source), code }
 }

@@ -13,6 +13,7 @@ use super::dir::{Dir, kind_of, size_of, stat_of};
 use super::error::{Result, Step, VolumeError};
 use super::model_dir::ModelDir;
 use super::partial::{Partial, Place, Resumed, drop_pages};
+use super::small_file;
 use super::writer::{Part, PartialName, PathHash, WriterId};
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
@@ -70,14 +71,15 @@ impl Leftover {
         self.has_claims
     }
 
-    /// Bytes of `entry` that it may bring: its in-order length, or its claims; none when it is
-    /// of another content. Creates nothing.
-    pub fn worth(&self, model: &ModelDir, entry: &FileEntry) -> Result<u64> {
+    /// Bytes of `entry` that it brings when it is taken over like this: what it claims, and its
+    /// in-order length where that can be trusted; none when it is of another content. Creates
+    /// nothing.
+    pub fn worth(&self, model: &ModelDir, entry: &FileEntry, how: TakeOver) -> Result<u64> {
         let Some(dir) = existing_partials(model)? else { return Ok(0) };
         let Claimed { ranges, of_other } = claims_file::look(&dir, &self.name, entry)?;
-        Ok(match self.size {
+        Ok(match (self.size, how) {
             _ if of_other => 0,
-            in_order if in_order <= entry.size => in_order,
+            (len, TakeOver::InPlace { same_boot: true }) if len <= entry.size => len.max(ranges.len_bytes()),
             _ => ranges.len_bytes(),
         })
     }
@@ -103,8 +105,8 @@ impl Leftover {
     }
 }
 
-/// Fences every partial of other writers than `ours` and lists them. Claims without a partial
-/// are removed.
+/// Fences every partial of other writers than `ours` and lists them. Claims without a partial,
+/// and claims half written, are removed.
 pub fn fence(model: &ModelDir, ours: WriterId) -> Result<Vec<Leftover>> {
     let dir = model.partials()?;
     let Found { partials, orphans } = find(&dir)?;
@@ -117,6 +119,7 @@ pub fn fence(model: &ModelDir, ours: WriterId) -> Result<Vec<Leftover>> {
             Ok(()) => fenced.push(leftover),
         }
     }
+    small_file::sweep_all(&dir)?;
     for orphan in orphans.iter().filter(|orphan| orphan.writer != ours) {
         dir.remove(&orphan.claims())?;
     }
@@ -423,9 +426,9 @@ mod tests {
         let data = bytes(1000);
         let old = lfs_entry("a", &data);
         let leftover = left(&model, &old, &data[..700], &[(0, 300)]);
-        assert_eq!(leftover.worth(&model, &old).unwrap(), 700);
+        assert_eq!(leftover.worth(&model, &old, TakeOver::InPlace { same_boot: true }).unwrap(), 700);
         let new = lfs_entry("a", &bytes(1001)[1..]);
-        assert_eq!(leftover.worth(&model, &new).unwrap(), 0);
+        assert_eq!(leftover.worth(&model, &new, TakeOver::InPlace { same_boot: true }).unwrap(), 0);
         let resumed = Partial::take_over(&model, &new, OURS, leftover, HERE, &|| true).unwrap();
         assert!(resumed.durable.is_empty());
     }

@@ -301,7 +301,7 @@ mod tests {
         let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
         assert!(resumed.durable.is_whole(entry.size));
         drop(resumed);
-        staged.publish(&model).unwrap();
+        staged.place(&model).unwrap();
         assert_eq!(std::fs::read(model.path_of(&entry.path)).unwrap(), data);
     }
 

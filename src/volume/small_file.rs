@@ -64,6 +64,16 @@ pub fn read(dir: &Dir, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
 
 /// Removes temporary files whose writer died long ago.
 pub fn sweep(dir: &Dir) -> Result<()> {
+    sweep_older(dir, TEMP_AGE_NS)
+}
+
+/// Removes all temporary files of a folder in which nobody else may write: a writer that lost the
+/// volume and still lives finds its rename failing.
+pub fn sweep_all(dir: &Dir) -> Result<()> {
+    sweep_older(dir, i64::MIN)
+}
+
+fn sweep_older(dir: &Dir, age_ns: i64) -> Result<()> {
     let temps: Vec<_> = dir.list()?.into_iter().filter(|entry| entry.name.ends_with(TEMP)).collect();
     if temps.is_empty() {
         return Ok(());
@@ -71,7 +81,7 @@ pub fn sweep(dir: &Dir) -> Result<()> {
     let now = identity::filesystem_now(dir)?;
     for temp in temps {
         let Some(stat) = dir.look(&temp.name)? else { continue };
-        if kind_of(&stat).is_file() && now - identity::of(&stat).mtime_ns > TEMP_AGE_NS {
+        if kind_of(&stat).is_file() && now.saturating_sub(identity::of(&stat).mtime_ns) > age_ns {
             dir.remove(&temp.name)?;
         }
     }

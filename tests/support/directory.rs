@@ -20,10 +20,12 @@ pub fn assert_complete(directory: &Path, repo: &RepoSpec) {
     assert_eq!(partials(directory), Vec::<PathBuf>::new(), "no partial stays");
 }
 
-/// Files in the folder of the partials, claims included.
+/// Partials and their claims. A small file that a kill left half written is none; it is swept
+/// once it is old enough to be nobody's.
 pub fn partials(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory.join(".muster/partial")).into_iter().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_none_or(|extension| extension != "tmp"));
     paths.sort();
     paths
 }

@@ -35,7 +35,7 @@ pub use record::{Introduction, Record, Seen, current};
 pub use standing::Standing;
 
 /// How many records of the past are kept, for those who find partials of that time.
-const RECORDS_KEPT: usize = 8;
+const RECORDS_KEPT: usize = 32;
 /// How often a race for an epoch is run again. Each lost one means that somebody else won.
 const ATTEMPTS: usize = 8;
 

@@ -137,7 +137,10 @@ async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Op
     let end = loop {
         tokio::select! {
             _ = looks.tick() => {}
-            exit = signals.next() => break Ok(Some(exit)),
+            exit = signals.next() => {
+                pull.ui.note("stopping: what came is kept, and the same command goes on from there");
+                break Ok(Some(exit));
+            }
             () = lost.cancelled() => {
                 break Err(CliError::new(Code::Held, "another process has taken the volume")
                     .hint("pull again: the new owner goes on with what is there"));
