@@ -330,7 +330,7 @@ fn an_origin_in_trouble_ends_the_pull_after_its_patience_and_the_next_one_goes_o
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
     hub.hold_after(repo.total_bytes() / 2);
-    let child = world.args(["pull", "org/model", "--retry-for", "2s"]).spawn();
+    let child = world.args(["pull", "org/model", "--retry-for", "2s"]).env("MUSTER_IDLE_TIMEOUT", "5s").spawn();
     hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
     hub.unreachable(Origin::Cdn);
     hub.release();

@@ -421,11 +421,12 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_another_content_is_worth_nothing() {
+    fn a_leftover_is_worth_what_it_will_bring() {
         let (_place, model) = model();
         let data = bytes(1000);
         let old = lfs_entry("a", &data);
         let leftover = left(&model, &old, &data[..700], &[(0, 300)]);
+        assert_eq!(leftover.worth(&model, &old, TakeOver::Copy).unwrap(), 300, "a copy brings claims only");
         assert_eq!(leftover.worth(&model, &old, TakeOver::InPlace { same_boot: true }).unwrap(), 700);
         let new = lfs_entry("a", &bytes(1001)[1..]);
         assert_eq!(leftover.worth(&model, &new, TakeOver::InPlace { same_boot: true }).unwrap(), 0);
