@@ -22,6 +22,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("store", 1),
     ("volume", 1),
     ("fetch", 2),
+    ("serving", 2),
     ("sources", 2),
     ("daemon", 3),
     ("demo", 3),
@@ -59,7 +60,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hf_hub", &["src/hub/"]),
     ("clap", &["src/cli/", "src/main.rs"]),
     ("indicatif", &["src/cli/"]),
-    ("axum", &["src/api/", "src/mirror/"]),
+    ("axum", &["src/serving/", "src/api/", "src/mirror/"]),
 ];
 const ENVIRONMENT: &[&str] = &["src/config.rs", "src/config/", "src/hub/auth.rs", "src/cli/ui.rs"];
 const FILES: &[&str] =

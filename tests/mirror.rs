@@ -11,7 +11,8 @@ use mirror_support::{Answer, COMMIT, Served, add_model, source};
 use muster::core::digest::Digest;
 use muster::core::repo::{CommitId, RepoKind, Revision};
 use muster::core::selection::{Pattern, Selection};
-use muster::mirror::{MirrorAuth, MirrorToken};
+use muster::mirror::MirrorAuth;
+use muster::serving::BearerToken;
 
 const SHARD: &str = "model-00002-of-000003.safetensors";
 
@@ -238,7 +239,7 @@ fn no_url_leaves_the_model_or_enters_our_folder() {
 
 #[test]
 fn without_the_token_nothing_is_told() {
-    let auth = MirrorAuth::Bearer(MirrorToken::parse("hf_mirror_secret").unwrap());
+    let auth = MirrorAuth::Bearer(BearerToken::parse("hf_mirror_secret").unwrap());
     let hub = Served::with(1, muster::demo::SHARD_MIN, auth, 1000);
     for path in ["/api/models/org/model", "/api/models/org/other", "/org/model/resolve/main/config.json", "/x"] {
         let answer = hub.get(path);

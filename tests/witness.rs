@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mirror_support::{COMMIT, Served};
-use muster::mirror::{MirrorAuth, MirrorToken};
+use muster::mirror::MirrorAuth;
+use muster::serving::BearerToken;
 
 const SHARDS: u32 = 119;
 /// Smaller than the repository, so that the client has to follow pages.
@@ -136,7 +137,7 @@ fn hf_understands_what_the_mirror_refuses() {
 
 #[test]
 fn hf_shows_its_token_and_gets_nothing_without_it() {
-    let auth = MirrorAuth::Bearer(MirrorToken::parse("hf_of_the_mirror").unwrap());
+    let auth = MirrorAuth::Bearer(BearerToken::parse("hf_of_the_mirror").unwrap());
     let hub = Served::with(1, muster::demo::SHARD_MIN, auth, PAGE_SIZE);
     let mut client = Client::of(&hub);
     let to = client.local();

@@ -6,9 +6,7 @@
 //! [`crate::daemon::Jobs`] and nowhere else (P7). It decides nothing about jobs.
 
 mod answer;
-mod bearer;
 pub mod client;
-mod connections;
 pub mod dto;
 mod events;
 pub mod owner;
@@ -16,7 +14,6 @@ mod routes;
 pub mod serve;
 pub mod socket;
 
-pub use bearer::{BearerToken, BearerTokenError};
 pub use client::{Client, ClientError};
 pub use owner::{Candidate, OwnError};
 pub use serve::{Door, Service, serve};

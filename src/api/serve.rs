@@ -4,13 +4,15 @@
 //! over TCP. [`serve`] is a task of the daemon's supervisor and ends with its token.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -18,14 +20,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::answer::ApiError;
-use super::bearer::BearerToken;
-use super::socket::{Access, UnixDoor};
-use super::{connections, routes};
+use super::routes;
+use super::socket::UnixDoor;
 use crate::blocking::Blocking;
 use crate::core::code::Code;
 use crate::core::status::DaemonStatus;
 use crate::daemon::{Daemon, Jobs};
+use crate::serving::{Accepts, Admission, BearerToken, Bounds, connections};
 
+const BOUNDS: Bounds =
+    Bounds { connections: 128, header_timeout: Duration::from_secs(30), stop_within: Duration::from_secs(2) };
 /// Followers of the event stream at a time.
 const FOLLOWERS: usize = 64;
 /// Requests that may be at the store or the volume at a time.
@@ -75,12 +79,18 @@ pub enum Door {
 
 /// Serves until the daemon stops. When this returns, every connection has ended.
 pub async fn serve(door: Door, service: Service) {
-    let stop = service.0.stop.clone();
-    let mut router = routes::router(service.0);
-    if let Door::Tcp { token, .. } = &door {
-        router = router.layer(middleware::from_fn_with_state(token.clone(), ask_for_token));
+    let stop = service.0.stop.clone().cancelled_owned();
+    let router = routes::router(service.0);
+    match door {
+        Door::Unix(door) => {
+            let refused = Router::new().fallback(refuse_peer);
+            connections::run(UnixCallers { door, admitted: router, refused }, BOUNDS, stop).await;
+        }
+        Door::Tcp { listener, token } => {
+            let router = router.layer(middleware::from_fn_with_state(token, ask_for_token));
+            connections::run(TcpCallers { listener, router }, BOUNDS, stop).await;
+        }
     }
-    connections::run(&door, router, Router::new().fallback(refuse_peer), stop).await;
 }
 
 /// Who sent a request.
@@ -90,8 +100,6 @@ pub(super) enum Caller {
     Local { uid: u32, pid: Option<i32> },
     /// Somebody with the token.
     Remote(SocketAddr),
-    /// Whoever it was, the kernel did not say.
-    Unknown,
 }
 
 impl fmt::Display for Caller {
@@ -100,58 +108,60 @@ impl fmt::Display for Caller {
             Self::Local { uid, pid: Some(pid) } => write!(f, "uid {uid}, process {pid}"),
             Self::Local { uid, pid: None } => write!(f, "uid {uid}"),
             Self::Remote(address) => write!(f, "{address}"),
-            Self::Unknown => f.write_str("an unknown peer"),
         }
     }
 }
 
-/// A connection that came in.
-pub(super) enum Accepted {
-    Unix(UnixStream, Access),
-    Tcp(TcpStream, SocketAddr),
+/// Callers of a unix socket: each as the kernel knows it.
+struct UnixCallers {
+    door: UnixDoor,
+    admitted: Router,
+    refused: Router,
 }
 
-impl Accepted {
-    /// Who it is, and whether it is welcome.
-    pub(super) fn caller(&self) -> (Caller, bool) {
-        match self {
-            // Its token is looked at with each request.
-            Self::Tcp(_, address) => (Caller::Remote(*address), true),
-            Self::Unix(stream, access) => match stream.peer_cred() {
-                Ok(peer) => {
-                    let caller = Caller::Local { uid: peer.uid(), pid: peer.pid() };
-                    let welcome = access.admits(&peer);
-                    if welcome {
-                        debug!(%caller, "connected");
-                    } else {
-                        warn!(%caller, "refused at the socket");
-                    }
-                    (caller, welcome)
-                }
-                Err(error) => {
-                    warn!(%error, "a peer without credentials is refused");
-                    (Caller::Unknown, false)
-                }
-            },
-        }
-    }
-}
+impl Accepts for UnixCallers {
+    type Stream = UnixStream;
 
-impl Door {
-    pub(super) async fn accept(&self) -> std::io::Result<Accepted> {
-        match self {
-            Self::Unix(door) => Ok(Accepted::Unix(door.listener().accept().await?.0, door.access())),
-            Self::Tcp { listener, .. } => {
-                let (stream, address) = listener.accept().await?;
-                Ok(Accepted::Tcp(stream, address))
+    async fn accept(&self) -> io::Result<(UnixStream, Router)> {
+        let (stream, _) = self.door.listener().accept().await?;
+        let router = match stream.peer_cred() {
+            Ok(peer) => {
+                let caller = Caller::Local { uid: peer.uid(), pid: peer.pid() };
+                if self.door.access().admits(&peer) {
+                    debug!(%caller, "connected");
+                    self.admitted.clone().layer(Extension(caller))
+                } else {
+                    warn!(%caller, "refused at the socket");
+                    self.refused.clone()
+                }
             }
-        }
+            Err(error) => {
+                warn!(%error, "a peer without credentials is refused");
+                self.refused.clone()
+            }
+        };
+        Ok((stream, router))
+    }
+}
+
+/// Callers over TCP: their token is looked at with each request.
+struct TcpCallers {
+    listener: TcpListener,
+    router: Router,
+}
+
+impl Accepts for TcpCallers {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<(TcpStream, Router)> {
+        let (stream, address) = self.listener.accept().await?;
+        Ok((stream, self.router.clone().layer(Extension(Caller::Remote(address)))))
     }
 }
 
 async fn ask_for_token(State(token): State<BearerToken>, request: Request, next: Next) -> Response {
     let for_probes = matches!(request.uri().path(), "/healthz" | "/readyz");
-    if for_probes || token.is_shown_in(request.headers()) {
+    if for_probes || token.admits(request.headers()) == Admission::Granted {
         return next.run(request).await;
     }
     let hint = "send `Authorization: Bearer …` with the token that the daemon was started with";

@@ -6,6 +6,7 @@
 
 pub mod args;
 pub mod asking;
+pub mod bearer_file;
 pub mod commands;
 pub mod exit;
 pub mod facts;

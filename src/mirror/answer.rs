@@ -16,7 +16,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::json;
 
 use super::Shared;
-use super::auth::Admission;
 use super::body;
 use super::byte_range::{Asked, asked};
 use super::catalog::{Model, OpenFile};
@@ -27,6 +26,7 @@ use crate::core::digest::Digest;
 use crate::core::manifest::FileEntry;
 use crate::core::repo::{Repo, Revision};
 use crate::core::repo_path::RepoPath;
+use crate::serving::Admission;
 
 const REPO_COMMIT: HeaderName = HeaderName::from_static("x-repo-commit");
 const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");

@@ -10,7 +10,7 @@ mod auth;
 mod body;
 mod byte_range;
 mod catalog;
-mod connections;
+mod door;
 mod listing;
 mod refusal;
 mod route;
@@ -26,9 +26,11 @@ use tokio::runtime::Handle;
 use crate::blocking::Blocking;
 use crate::core::manifest::Source;
 use crate::core::repo_path::RepoPath;
+use crate::serving::connections;
 use crate::volume::{Volume, VolumeError};
-pub use auth::{MirrorAuth, MirrorToken, MirrorTokenError};
+pub use auth::MirrorAuth;
 use catalog::Catalog;
+use door::{BOUNDS, Door};
 
 /// Entries of a tree page, as on the Hub.
 const PAGE_SIZE: usize = 1000;
@@ -98,7 +100,7 @@ impl Mirror {
             on_sent: self.observer,
         };
         let router = Router::new().fallback(answer::answer).with_state(Arc::new(shared));
-        connections::run(listener, router, shutdown).await;
+        connections::run(Door { listener, router }, BOUNDS, shutdown).await;
     }
 }
 

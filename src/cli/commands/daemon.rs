@@ -1,6 +1,5 @@
 //! `muster daemon`: owns a volume and works on its jobs.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,16 +9,16 @@ use tokio::time::sleep;
 use tracing::info;
 
 use super::pull::hub_config;
-use crate::api::{BearerToken, Candidate, Door, OwnError, Service, serve};
+use crate::api::{Candidate, Door, OwnError, Service, serve};
 use crate::cli::args::DaemonArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::signals::Signals;
-use crate::cli::{Context, owning, reload, resolve, runtime};
+use crate::cli::{Context, bearer_file, owning, reload, resolve, runtime};
 use crate::clock;
 use crate::config::Settings;
 use crate::core::code::Code;
 use crate::daemon::Daemon;
-use crate::limits::CONFIG_MAX_BYTES;
+use crate::serving::BearerToken;
 use crate::volume::Volume;
 use crate::volume::owner::{Holder, Lapsed, Lease, LeaseWatch};
 
@@ -119,23 +118,10 @@ async fn tcp(settings: &Settings) -> Result<Option<(TcpListener, BearerToken)>, 
     else {
         return Ok(None);
     };
-    let text = token_text(file).map_err(|error| {
-        CliError::from_error(Code::Usage, &error).context(format!("cannot read the token file {}", file.display()))
-    })?;
-    let token = BearerToken::parse(&text).map_err(|error| {
-        CliError::from_error(Code::Usage, &error).context(format!("the token file {}", file.display()))
-    })?;
+    let token = bearer_file::read(file)?;
     let listener = TcpListener::bind(address).await.map_err(|error| {
         CliError::from_error(Code::CouldNotCheck, &error)
             .context(format!("cannot listen on {}", settings.daemon.listen))
     })?;
     Ok(Some((listener, token)))
-}
-
-fn token_text(file: &Path) -> io::Result<String> {
-    use std::io::Read as _;
-    let mut text = String::new();
-    #[expect(clippy::disallowed_methods, reason = "a file that a flag of this verb names")]
-    std::fs::File::open(file)?.take(CONFIG_MAX_BYTES).read_to_string(&mut text)?;
-    Ok(text)
 }

@@ -11,10 +11,10 @@ use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::resolve::MirrorAccess;
 use crate::cli::signals::Signals;
 use crate::cli::ui::Ui;
-use crate::cli::{Context, resolve};
+use crate::cli::{Context, bearer_file, resolve};
 use crate::core::code::Code;
 use crate::core::manifest::Source;
-use crate::mirror::{Mirror, MirrorAuth, MirrorToken};
+use crate::mirror::{Mirror, MirrorAuth};
 use crate::volume::Volume;
 
 /// Serves verified models as a read-only Hub.
@@ -26,7 +26,7 @@ pub fn run(args: MirrorArgs, context: Context) -> Result<Exit, Failure> {
     let request = resolve::mirror(args, &settings, &here)?;
     let auth = match &request.access {
         MirrorAccess::Everybody => MirrorAuth::Everybody,
-        MirrorAccess::Token(file) => MirrorAuth::Bearer(read_token(file)?),
+        MirrorAccess::Token(file) => MirrorAuth::Bearer(bearer_file::read(file)?),
     };
     let path = &settings.volume.value;
     let volume = Volume::open(path).map_err(|error| CliError::from(&error))?;
@@ -80,14 +80,6 @@ fn announce(ui: &Ui, address: SocketAddr, served: &[Source], volume: &Path) -> R
         }
     }
     Ok(())
-}
-
-fn read_token(file: &Path) -> Result<MirrorToken, CliError> {
-    let doing = || format!("cannot use the token file {}", file.display());
-    #[expect(clippy::disallowed_methods, reason = "the file that --token-file names")]
-    let text =
-        std::fs::read_to_string(file).map_err(|error| CliError::from_error(Code::Usage, &error).context(doing()))?;
-    MirrorToken::parse(&text).map_err(|error| CliError::from_error(Code::Usage, &error).context(doing()))
 }
 
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> CliError {

@@ -1,6 +1,7 @@
-//! The token that TCP callers must send.
+//! The token that callers must show.
 //!
-//! Invariant (P7): it is kept and compared as its digest, in constant time, and never printed.
+//! Invariant (P7): it is kept and compared as its digest, in constant time; neither it nor what a
+//! caller shows is ever printed, logged or sent on.
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -16,6 +17,17 @@ pub struct BearerTokenError;
 #[derive(Clone)]
 pub struct BearerToken([u8; 32]);
 
+/// The answer to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It shows the token.
+    Granted,
+    /// It shows nothing.
+    NoToken,
+    /// It shows something else.
+    WrongToken,
+}
+
 impl BearerToken {
     /// Takes the content of a token file; blanks around it do not count.
     ///
@@ -29,11 +41,21 @@ impl BearerToken {
         Ok(Self(Sha256::digest(text).into()))
     }
 
-    /// Whether the request shows it.
-    pub(super) fn is_shown_in(&self, headers: &HeaderMap) -> bool {
-        let shown = headers.get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
-        let (scheme, token) = shown.split_at(shown.iter().position(|byte| *byte == b' ').unwrap_or(shown.len()));
-        self.is(token.trim_ascii()) && scheme.eq_ignore_ascii_case(b"bearer")
+    /// Whether the request shows it (RFC 6750, section 2.1).
+    #[must_use]
+    pub fn admits(&self, headers: &HeaderMap) -> Admission {
+        let Some(value) = headers.get(AUTHORIZATION) else {
+            return Admission::NoToken;
+        };
+        let shown = value.as_bytes();
+        let scheme_ends = shown.iter().position(|byte| *byte == b' ').unwrap_or(shown.len());
+        let (scheme, token) = shown.split_at(scheme_ends);
+        // The token first: a wrong scheme takes as long.
+        if self.is(token.trim_ascii()) && scheme.eq_ignore_ascii_case(b"bearer") {
+            Admission::Granted
+        } else {
+            Admission::WrongToken
+        }
     }
 
     /// Compares all bytes of the digests always: the time says nothing about the token.
@@ -60,14 +82,22 @@ mod tests {
         let shown = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, value.parse().unwrap());
-            token.is_shown_in(&headers)
+            token.admits(&headers)
         };
-        assert!(shown("Bearer s3cret") && shown("bearer  s3cret "));
-        for wrong in ["Bearer s3cre", "Bearer s3cret2", "Bearer ", "Basic s3cret", "s3cret", ""] {
-            assert!(!shown(wrong), "{wrong:?}");
+        for right in ["Bearer s3cret", "bearer  s3cret "] {
+            assert_eq!(shown(right), Admission::Granted, "{right:?}");
         }
-        assert!(!token.is_shown_in(&HeaderMap::new()));
-        assert!(!format!("{token:?}").contains("s3cret"));
-        assert!(BearerToken::parse(" \n").is_err() && BearerToken::parse("a b").is_err());
+        for wrong in ["Bearer s3cre", "Bearer s3cret2", "Bearer ", "Basic s3cret", "s3cret", ""] {
+            assert_eq!(shown(wrong), Admission::WrongToken, "{wrong:?}");
+        }
+        assert_eq!(token.admits(&HeaderMap::new()), Admission::NoToken);
+    }
+
+    #[test]
+    fn a_token_is_never_printed_and_must_be_one_word() {
+        assert!(!format!("{:?}", BearerToken::parse("s3cret")).contains("s3cret"));
+        for bad in ["", " \n", "a b", "a\u{7f}"] {
+            assert!(BearerToken::parse(bad).is_err(), "{bad:?}");
+        }
     }
 }
