@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::exit::{CliError, Exit, Failure};
 use super::{Context, facts, owning, resolve, runtime};
-use crate::api::{Candidate, Client, ClientError};
+use crate::api::{Candidate, Client};
 use crate::clock;
 use crate::core::code::Code;
 use crate::core::model_name::ModelName;
@@ -44,14 +44,14 @@ pub fn change(change: Change, model: &str, context: &Context) -> Result<Exit, Fa
     let volume = facts::open(&context.settings.volume)?;
     let status = runtime::run(async {
         let client = find(&volume, context).await?;
-        let report = client.report().await.map_err(|error| told(&error))?;
+        let report = client.report().await.map_err(|error| CliError::from(&error))?;
         let id = facts::model(&report, &reference, &context.settings.volume, &context.here)?.id.clone();
         let asked = match change {
             Change::Pause => client.pause(&id).await,
             Change::Resume => client.resume(&id).await,
             Change::Cancel => client.cancel(&id).await,
         };
-        let status = asked.map_err(|error| told(&error))?;
+        let status = asked.map_err(|error| CliError::from(&error))?;
         Ok(if change == Change::Resume { status } else { settled(&client, &id, status).await? })
     })?;
     if context.ui.is_json() {
@@ -72,8 +72,8 @@ pub fn remove(model: &str, now: bool, context: &Context) -> Result<Exit, Failure
     let id = runtime::run(async {
         let facts = facts::look(&volume).await?;
         let id = facts::model(&facts.report, &reference, &context.settings.volume, &context.here)?.id.clone();
-        if let Some(client) = Client::find(&volume).await.map_err(|error| told(&error))? {
-            client.remove(&id, now).await.map_err(|error| told(&error))?;
+        if let Some(client) = Client::find(&volume).await.map_err(|error| CliError::from(&error))? {
+            client.remove(&id, now).await.map_err(|error| CliError::from(&error))?;
         } else {
             let daemon = own_for_a_moment(context).await?;
             let removed = daemon.jobs().remove(&id, now).await;
@@ -104,21 +104,12 @@ pub async fn own_for_a_moment(context: &Context) -> Result<Daemon, CliError> {
     let settings = &context.settings;
     let options = owning::options(settings, true, HubConfig::new(settings.endpoint.value.clone()));
     let wish = owning::wish(settings, &context.environment, true)?;
-    let mut candidate = Candidate::prepare(options, &wish).map_err(|error| owning::told(&error))?;
-    candidate.own(None).await.map_err(|error| owning::told(&error))
-}
-
-/// The error as it is told.
-#[must_use]
-pub fn told(error: &ClientError) -> CliError {
-    match error {
-        ClientError::Refused(refusal) => refusal.clone().into(),
-        error => CliError { hint: error.hint(), ..CliError::from_error(error.code(), error) },
-    }
+    let mut candidate = Candidate::prepare(options, &wish).map_err(|error| CliError::from(&error))?;
+    candidate.own(None).await.map_err(|error| CliError::from(&error))
 }
 
 async fn find(volume: &Volume, context: &Context) -> Result<Client, CliError> {
-    if let Some(client) = Client::find(volume).await.map_err(|error| told(&error))? {
+    if let Some(client) = Client::find(volume).await.map_err(|error| CliError::from(&error))? {
         return Ok(client);
     }
     let shown = &context.settings.volume;
@@ -142,7 +133,7 @@ async fn settled(client: &Client, id: &ModelName, mut status: ModelStatus) -> Re
     let until = clock::since_boot() + STOP_WITHIN;
     while status.state.is_active() && clock::since_boot() < until {
         sleep(LOOK_EVERY).await;
-        status = client.model(id).await.map_err(|error| told(&error))?;
+        status = client.model(id).await.map_err(|error| CliError::from(&error))?;
     }
     Ok(status)
 }

@@ -12,7 +12,6 @@ use serde_json::json;
 use crate::config::ConfigError;
 use crate::core::code::Code;
 use crate::core::job::JobError;
-use crate::volume::VolumeError;
 
 /// How a verb ended without an error to tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,11 +20,9 @@ pub enum Exit {
     Success,
     /// The answer is not a good one, and was given as the result.
     Code(Code),
-    /// The command behind an open gate cannot be run (126) or found (127).
-    Command(u8),
     /// A signal ended it: 128 and the signal's number.
     Signal(u8),
-    /// A command that was to be started did not start: 126 or 127, as a shell says it.
+    /// The command behind an open gate cannot be run (126) or found (127), as a shell says it.
     NotStarted(u8),
 }
 
@@ -36,7 +33,6 @@ impl Exit {
         match self {
             Self::Success => 0,
             Self::Code(code) => code.exit(),
-            Self::Command(code) => code,
             Self::Signal(signal) => 128_u8.saturating_add(signal),
             Self::NotStarted(number) => number,
         }
@@ -86,6 +82,11 @@ impl CliError {
     pub fn from_error(code: Code, error: &(dyn Error + 'static)) -> Self {
         let causes = std::iter::successors(error.source(), |cause: &&dyn Error| (*cause).source());
         Self { causes: causes.map(ToString::to_string).collect(), ..Self::new(code, error.to_string()) }
+    }
+
+    /// An error, everything that caused it, and the hint of whoever knew one.
+    pub fn told(code: Code, error: &(dyn Error + 'static), hint: Option<impl Into<String>>) -> Self {
+        Self { hint: hint.map(Into::into), ..Self::from_error(code, error) }
     }
 
     /// The same error with what was being done in front of it.
@@ -153,12 +154,6 @@ impl From<ConfigError> for Failure {
             _ => return told.into(),
         };
         told.hint(hint).into()
-    }
-}
-
-impl From<&VolumeError> for CliError {
-    fn from(error: &VolumeError) -> Self {
-        Self { hint: error.hint().map(str::to_owned), ..Self::from_error(error.code(), error) }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::core::status::{DaemonStatus, ModelStatus, Report};
 use crate::core::units;
 use crate::daemon::report::of_disk;
 use crate::volume::owner::{Glance, Liveness, Reading, SECOND_LOOK, Standing, liveness};
-use crate::volume::{Volume, VolumeError};
+use crate::volume::Volume;
 
 /// A report and where it comes from.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +76,7 @@ impl Facts {
 pub fn open(volume: &Setting<PathBuf>) -> Result<Volume, CliError> {
     Volume::open(&volume.value).map_err(|error| {
         if !error.is_missing() {
-            return unreadable(&error);
+            return CliError::from(&error);
         }
         CliError::new(Code::UnknownModel, format!("there is no volume at {volume}"))
             .hint("muster pull makes one; --volume names another")
@@ -176,7 +176,7 @@ fn remembered(
         version: record.and_then(|record| record.program.split(' ').nth(1).map(str::to_owned)).or(before.version),
         age_s: last.as_ref().map(|report| seconds(age_of(report))),
     };
-    let report = of_disk(volume, last, daemon).map_err(|error| unreadable(&error))?;
+    let report = of_disk(volume, last, daemon).map_err(|error| CliError::from(&error))?;
     Ok(Facts { report, source })
 }
 
@@ -225,8 +225,4 @@ fn whole_seconds(seconds: f64) -> std::time::Duration {
     std::time::Duration::from_secs(
         std::time::Duration::try_from_secs_f64(seconds.max(0.0)).map_or(0, |age| age.as_secs()),
     )
-}
-
-fn unreadable(error: &VolumeError) -> CliError {
-    CliError { hint: error.hint().map(str::to_owned), ..CliError::from_error(error.code(), error) }
 }

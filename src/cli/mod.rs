@@ -19,6 +19,7 @@ pub mod repo_text;
 pub mod resolve;
 pub mod runtime;
 pub mod signals;
+pub mod told;
 pub mod ui;
 
 use std::ffi::OsString;

@@ -15,7 +15,7 @@ use crate::core::model_name::ModelName;
 use crate::core::repo::{Repo, RepoId, RepoKind, Revision};
 use crate::gate::report::Subject;
 use crate::volume::place::canonical;
-use crate::volume::{ModelDir, Volume, VolumeError};
+use crate::volume::{ModelDir, Volume};
 
 /// A model directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,7 +182,7 @@ fn one_of(
 /// The models of a repository. One whose manifest cannot be read is none of them.
 fn holders_of(volume: &Setting<PathBuf>, is_wanted: impl Fn(&Repo) -> bool) -> Result<Vec<ModelName>, CliError> {
     let Some(volume) = open_volume(volume)? else { return Ok(Vec::new()) };
-    let mut names = volume.models().map_err(|error| unreadable(&error))?;
+    let mut names = volume.models().map_err(|error| CliError::from(&error))?;
     names.retain(|name| {
         let manifest = volume.model(name).ok().flatten().and_then(|dir| manifest_of(&dir));
         manifest.is_some_and(|manifest| is_wanted(&manifest.source().repo))
@@ -203,13 +203,9 @@ fn is_model(path: &Path) -> bool {
 fn open_volume(volume: &Setting<PathBuf>) -> Result<Option<Volume>, CliError> {
     match Volume::open(&volume.value) {
         Err(error) if error.is_missing() => Ok(None),
-        Err(error) => Err(unreadable(&error)),
+        Err(error) => Err(CliError::from(&error)),
         Ok(volume) => Ok(Some(volume)),
     }
-}
-
-fn unreadable(error: &VolumeError) -> CliError {
-    CliError { hint: error.hint().map(str::to_owned), ..CliError::from_error(error.code(), error) }
 }
 
 /// The name of a directory that is below the volume, whatever links lead there.

@@ -35,19 +35,6 @@ pub fn wish(settings: &Settings, environment: &Environment, foreground: bool) ->
         return Ok(Wish { path: None, runtime_dir, access: Access::Private });
     }
     let group = settings.daemon.api_group.value.as_deref();
-    let access = Access::of_group(group).map_err(|error| told(&error.into()))?;
+    let access = Access::of_group(group).map_err(|error| CliError::from(&OwnError::from(error)))?;
     Ok(Wish { path: settings.daemon.socket.value.clone(), runtime_dir, access })
-}
-
-/// The error as it is told.
-#[must_use]
-pub fn told(error: &OwnError) -> CliError {
-    let told = CliError::from_error(error.code(), error);
-    match error.hint() {
-        Some(hint) => told.hint(hint),
-        None if error.holder().is_some() => {
-            told.hint("muster status shows what it does; muster pull hands a job over to it")
-        }
-        None => told,
-    }
 }

@@ -41,13 +41,13 @@ async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Fa
     let tcp = tcp(&settings).await?;
     let options = owning::options(&settings, false, hub_config(&settings)?);
     let wish = owning::wish(&settings, &context.environment, false)?;
-    let mut candidate = Candidate::prepare(options, &wish).map_err(|error| owning::told(&error))?;
+    let mut candidate = Candidate::prepare(options, &wish).map_err(|error| CliError::from(&error))?;
     let socket = candidate.address().map(|path| format!(", socket {}", path.display())).unwrap_or_default();
     let owned = tokio::select! {
         owned = own(&mut candidate, context) => owned,
         exit = signals.next() => return Ok(exit),
     };
-    let mut daemon = owned.map_err(|error| owning::told(&error))?;
+    let mut daemon = owned.map_err(|error| CliError::from(&error))?;
     let mut places = socket;
     if let Some((listener, token)) = tcp {
         places.extend(listener.local_addr().ok().map(|address| format!(", http://{address}")));

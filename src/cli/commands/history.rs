@@ -3,7 +3,7 @@
 use crate::api::Client;
 use crate::api::dto::History;
 use crate::cli::args::HistoryArgs;
-use crate::cli::exit::{Exit, Failure};
+use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::{Context, asking, facts, resolve, runtime};
 
 /// Shows the audit trail of a model: the owner's, or by owning the volume for that moment.
@@ -16,8 +16,8 @@ pub fn run(args: HistoryArgs, context: Context) -> Result<Exit, Failure> {
     let history = runtime::run(async {
         let facts = facts::look(&volume).await?;
         let id = facts::model(&facts.report, &reference, &context.settings.volume, &context.here)?.id.clone();
-        if let Some(client) = Client::find(&volume).await.map_err(|error| asking::told(&error))? {
-            return Ok(client.history(&id).await.map_err(|error| asking::told(&error))?);
+        if let Some(client) = Client::find(&volume).await.map_err(|error| CliError::from(&error))? {
+            return Ok(client.history(&id).await.map_err(|error| CliError::from(&error))?);
         }
         let daemon = asking::own_for_a_moment(&context).await?;
         let entries = daemon.jobs().history(&id);

@@ -35,8 +35,8 @@ pub(super) fn start(pull: &Pull) -> Result<Exit, Failure> {
     let fail = |error: &dyn std::error::Error, doing: &str| CliError::new(Code::Internal, format!("{doing}: {error}"));
     let settings = &pull.settings;
     let volume = Volume::create(&settings.volume.value).map_err(|error| {
-        CliError::from_error(error.code(), &error)
-            .hint(error.hint().unwrap_or("choose another volume with --volume DIR"))
+        let hint = error.hint().unwrap_or("choose another volume with --volume DIR");
+        CliError::from(&error).hint(hint)
     })?;
     let folder = volume.log_dir().map_err(|error| fail(&error, "cannot make the log folder"))?;
     let name = pull.request.spec.name.as_str().replace('/', "--");

@@ -40,7 +40,7 @@ pub(super) async fn hand_over(
     match client.submit(&pull.request.spec, token).await {
         Ok(_) => {}
         Err(ClientError::Unreachable { .. }) => return Ok(Followed::OwnerGone),
-        Err(error) => return Err(refused(&error)),
+        Err(error) => return Err(CliError::from(&error)),
     }
     pull.ui.note(&format!("process {} on {} does the work; this follows it", owner.pid, owner.host));
     let mut progress = pull.ui.progress();
@@ -57,7 +57,7 @@ pub(super) async fn hand_over(
         let model = match client.model(name).await {
             Ok(model) => model,
             Err(ClientError::Unreachable { .. }) => break Ok(Followed::OwnerGone),
-            Err(error) => break Err(refused(&error)),
+            Err(error) => break Err(CliError::from(&error)),
         };
         progress.show(&Line::from(&model), clock::since_boot());
         if let Some(end) = ended(&model) {
@@ -66,13 +66,4 @@ pub(super) async fn hand_over(
     };
     progress.finish();
     end
-}
-
-/// The owner's refusal, as it is told.
-pub(super) fn refused(error: &ClientError) -> CliError {
-    let told = CliError::from_error(error.code(), error);
-    match error.hint() {
-        Some(hint) => told.hint(hint),
-        None => told,
-    }
 }

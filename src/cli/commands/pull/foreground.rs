@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::Pull;
 use super::follow::{self, Followed};
-use super::{Pull, told};
 use crate::api::client::Client;
-use crate::api::{Candidate, Wish};
+use crate::api::{Candidate, OwnError, Wish};
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::owning;
 use crate::cli::progress::Line;
@@ -19,7 +19,7 @@ use crate::core::manifest::Manifest;
 use crate::core::status::ModelStatus;
 use crate::daemon::preview::{Preview, is_complete};
 use crate::daemon::resolve::Resolved;
-use crate::daemon::{Daemon, JobRefusal, Options, StartError, report};
+use crate::daemon::{Daemon, Options, StartError, report};
 use crate::hub::HubConfig;
 use crate::volume::Volume;
 use crate::volume::owner::{Lapsed, Lease, LeaseWatch, current};
@@ -77,7 +77,7 @@ async fn work(
 ) -> Result<Option<Exit>, CliError> {
     if let Err(error) = daemon.jobs().submit(pull.request.spec.clone(), None, Some(resolved)) {
         daemon.stop().await;
-        return Err(refused(&error));
+        return Err(CliError::from(&error));
     }
     let end = watch(pull, &daemon, signals).await;
     tokio::select! {
@@ -91,19 +91,20 @@ async fn work(
 async fn own(pull: &Pull, options: &Options, wish: &Wish, manifest: &Manifest) -> Result<Owner, CliError> {
     let mut watch: Option<LeaseWatch> = None;
     let mut lapsed: Option<Lapsed> = None;
-    let mut candidate = Candidate::prepare(options.clone(), wish).map_err(|error| owning::told(&error))?;
-    let volume = Volume::open(&options.volume).map_err(|error| owning::told(&StartError::from(error).into()))?;
+    let mut candidate = Candidate::prepare(options.clone(), wish).map_err(|error| CliError::from(&error))?;
+    let volume =
+        Volume::open(&options.volume).map_err(|error| CliError::from(&OwnError::from(StartError::from(error))))?;
     loop {
         let error = match candidate.own(lapsed.take()).await {
             Ok(daemon) => return Ok(Owner::Us(Box::new(daemon))),
             Err(error) => error,
         };
-        let Some(holder) = error.holder() else { return Err(owning::told(&error)) };
-        if let Some(client) = Client::find(&volume).await.map_err(|error| follow::refused(&error))? {
+        let Some(holder) = error.holder() else { return Err(CliError::from(&error)) };
+        if let Some(client) = Client::find(&volume).await.map_err(|error| CliError::from(&error))? {
             return Ok(Owner::Other(Box::new(client)));
         }
         if !pull.request.wait_for_owner {
-            return Err(owning::told(&error));
+            return Err(CliError::from(&error));
         }
         if watch.is_none() {
             pull.ui.note(&format!("{holder}; waiting for it (--no-wait ends at once)"));
@@ -170,12 +171,5 @@ pub(super) fn ended(model: &ModelStatus) -> Option<Result<(), CliError>> {
             Some(Err(CliError::new(Code::Interrupted, format!("the job was {word} by somebody else"))))
         }
         _ => None,
-    }
-}
-
-fn refused(error: &JobRefusal) -> CliError {
-    match error {
-        JobRefusal::Work(error) => told(error),
-        error => CliError::from_error(error.code(), error),
     }
 }

@@ -49,14 +49,14 @@ impl Pull {
         let mut signals = Signals::listen()?;
         let config = hub_config(&self.settings)?;
         let hub = HubClient::new(config.clone())
-            .map_err(|error| told(&WorkError::Hub { repo: self.request.spec.repo.clone(), source: error }))?;
+            .map_err(|error| CliError::from(&WorkError::Hub { repo: self.request.spec.repo.clone(), source: error }))?;
         let asked = (!self.settings.offline.value).then_some(&hub);
         let reserve = self.settings.reserve.value.fixed().map(crate::config::Size::bytes);
         let seen = tokio::select! {
             seen = preview(&self.settings.volume.value, &self.request.spec, asked, reserve) => seen,
             exit = signals.next() => return Ok(exit),
         };
-        let seen = seen.map_err(|error| told(&error))?;
+        let seen = seen.map_err(|error| CliError::from(&error))?;
         self.tell_of_move(&seen);
         if self.request.dry_run {
             return self.tell_preview(&seen);
@@ -64,7 +64,7 @@ impl Pull {
         if seen.complete {
             return self.tell_done(&seen.resolved.manifest);
         }
-        seen.check_space().map_err(|error| told(&error))?;
+        seen.check_space().map_err(|error| CliError::from(&error))?;
         if self.request.detach {
             return background::start(&self);
         }
@@ -122,7 +122,7 @@ impl Pull {
         if seen.complete {
             return Ok(Exit::Success);
         }
-        seen.check_space().map_err(|error| told(&error))?;
+        seen.check_space().map_err(|error| CliError::from(&error))?;
         Ok(Exit::Success)
     }
 }
@@ -146,15 +146,6 @@ pub(super) fn hub_config(settings: &Settings) -> Result<HubConfig, CliError> {
         idle: settings.idle_timeout.value,
     };
     Ok(HubConfig { token, timeouts, ..HubConfig::new(settings.endpoint.value.clone()) })
-}
-
-/// The error of a job, as it is told.
-pub(super) fn told(error: &WorkError) -> CliError {
-    let told = CliError::from_error(error.code(), error);
-    match error.hint() {
-        Some(hint) => told.hint(hint),
-        None => told,
-    }
 }
 
 fn done_line(manifest: &Manifest) -> String {
