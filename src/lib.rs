@@ -16,6 +16,7 @@ pub mod gate;
 pub mod hub;
 pub mod limits;
 pub mod mirror;
+pub mod parallel;
 pub mod serving;
 pub mod sources;
 pub mod store;

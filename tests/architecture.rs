@@ -18,6 +18,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("limits", 0),
     ("clock", 0),
     ("blocking", 0),
+    ("parallel", 0),
     ("hub", 1),
     ("store", 1),
     ("volume", 1),
@@ -97,6 +98,7 @@ const IMPURE: &[&str] = &[
     "Zoned::now",
     "crate::clock",
     "crate::blocking",
+    "crate::parallel",
 ];
 
 /// Folders whose files may never opt out of `clippy::disallowed_methods`.

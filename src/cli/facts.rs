@@ -20,8 +20,8 @@ use crate::core::model_name::ModelName;
 use crate::core::status::{DaemonStatus, ModelStatus, Report};
 use crate::core::units;
 use crate::daemon::report::of_disk;
-use crate::volume::owner::{Glance, Liveness, Reading, SECOND_LOOK, Standing, liveness};
 use crate::volume::Volume;
+use crate::volume::owner::{Glance, Liveness, Reading, SECOND_LOOK, Standing, liveness};
 
 /// A report and where it comes from.
 #[derive(Debug, Clone, PartialEq)]

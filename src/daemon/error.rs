@@ -1,9 +1,8 @@
 //! How a job ends badly, for whoever asked for it.
 
-use std::error::Error;
-
 use thiserror::Error;
 
+use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::job::JobError;
 use crate::core::manifest::ManifestError;
@@ -226,15 +225,4 @@ impl WorkError {
     pub fn to_job_error(&self) -> JobError {
         JobError { code: self.code(), message: in_words(self), hint: self.hint() }
     }
-}
-
-/// An error and its causes in one line.
-pub(super) fn in_words(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

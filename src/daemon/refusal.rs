@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use super::error::{WorkError, in_words};
+use super::error::WorkError;
+use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::job::{JobError, JobState};
 use crate::core::model_name::ModelName;

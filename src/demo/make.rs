@@ -3,9 +3,7 @@
 //! It goes through the steps of a pull (partial, proof, publish, receipt), so what the mirror
 //! finds is what a pull leaves behind. Blocking; works on as many threads as it is told.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sha1::Digest as _;
 use thiserror::Error;
@@ -17,6 +15,7 @@ use crate::core::manifest::{FileEntry, Manifest, ManifestError, Source};
 use crate::core::model_name::ModelName;
 use crate::core::receipt::{FileRecord, Proved, Receipt, ReceiptError, Witness};
 use crate::core::verify::{FileHasher, Mismatch};
+use crate::parallel::in_parallel;
 use crate::volume::partial::Partial;
 use crate::volume::publish::PublishError;
 use crate::volume::writer::WriterId;
@@ -104,33 +103,24 @@ fn publish(model: &ModelDir, file: &DemoFile, entry: &FileEntry, writer: WriterI
     Ok(sealed.verified(hasher.finish()?, Proved::Stream)?.publish(model)?)
 }
 
-/// Does `work` for every item, on several threads; the results are in the order of the items.
+/// Does `work` for every item; what is left is skipped once one fails or `stop` is set.
 fn on_threads<T: Sync, R: Send>(
     threads: usize,
     items: &[T],
     stop: &AtomicBool,
     work: impl Fn(&T) -> Result<R, MakeError> + Sync,
 ) -> Result<Vec<R>, MakeError> {
-    let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
-    let results = Mutex::new(Vec::with_capacity(items.len()));
-    let worker = || {
-        while !failed.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else { break };
-            let result = if stop.load(Ordering::Relaxed) { Err(MakeError::Stopped) } else { work(item) };
-            failed.fetch_or(result.is_err(), Ordering::Relaxed);
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+    let results = in_parallel(threads, items, |item| {
+        if failed.load(Ordering::Relaxed) {
+            return None;
         }
-    };
-    thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(worker);
-        }
+        let result = if stop.load(Ordering::Relaxed) { Err(MakeError::Stopped) } else { work(item) };
+        failed.fetch_or(result.is_err(), Ordering::Relaxed);
+        Some(result)
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(at, _)| *at);
-    results.into_iter().map(|(_, result)| result).collect()
+    // Only beside a failure is something missing.
+    results.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

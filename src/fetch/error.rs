@@ -118,9 +118,3 @@ impl FetchError {
         }
     }
 }
-
-/// An error and its causes in one line, for the log.
-pub(super) fn in_words(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}

@@ -10,10 +10,11 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::connection::{Attempt, AttemptError};
-use super::error::{FetchError, FinishError, in_words};
+use super::error::{FetchError, FinishError};
 use super::pool::Pool;
 use super::shared::{Place, Reopened};
 use crate::clock;
+use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::plan::{FileId, Way};
 use crate::core::range_set::RangeSet;

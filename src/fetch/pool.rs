@@ -16,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::connection;
-use super::error::{FetchError, in_words};
+use super::error::FetchError;
 use super::fates::Fate;
 use super::shared::{Context, Event, Outcome, Place, Shared, Wanted};
 use crate::clock;
+use crate::core::causes::in_words;
 use crate::core::pace::{Pace, Window};
 use crate::core::plan::FileId;
 

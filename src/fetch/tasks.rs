@@ -9,11 +9,12 @@ use tokio::select;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::error::{FinishError, in_words};
+use super::error::FinishError;
 use super::fates::Reset;
 use super::file::{FileFetch, Judged};
 use super::pool::Pool;
 use super::shared::{Event, Place, Shared};
+use crate::core::causes::in_words;
 use crate::core::plan::FileId;
 
 impl Pool {

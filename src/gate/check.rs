@@ -7,10 +7,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::hash::{in_words, look_at};
+use super::hash::look_at;
 use super::remember::{Key, Memory, RememberError};
 use super::survey::Survey;
 use crate::clock;
+use crate::core::causes::in_words;
 use crate::core::gate::{Decision, Outcome};
 use crate::core::identity::Observed;
 use crate::core::manifest::{Manifest, ManifestId};

@@ -4,14 +4,14 @@
 //! before its first byte was read and after its last. Memory is one buffer for each thread.
 
 use std::num::NonZero;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::core::causes::in_words;
 use crate::core::identity::Identity;
 use crate::core::manifest::FileEntry;
 use crate::core::reason::Why;
 use crate::core::retry::FailureClass;
 use crate::core::verify::{FileHasher, Mismatch, Proof};
+use crate::parallel::in_parallel;
 use crate::volume::model_dir::PublishedFile;
 use crate::volume::{ModelDir, VolumeError};
 
@@ -51,42 +51,14 @@ pub(crate) fn hash_files(
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(entries[*at].size));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let answers = in_parallel(cores, &order, |at| (*at, hash_file(dir, entries[*at], pages, on_bytes)));
-    let mut sorted: Vec<_> = answers.into_iter().collect();
-    sorted.sort_by_key(|(at, _)| *at);
-    sorted.into_iter().map(|(_, answer)| answer).collect()
+    let mut answers = in_parallel(cores, &order, |at| (*at, hash_file(dir, entries[*at], pages, on_bytes)));
+    answers.sort_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// Does cheap work on each item, on a few threads when there are many.
 pub(crate) fn look_at<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<R> {
     in_parallel((items.len() / LOOKS_EACH).min(LOOKS_MAX), items, look)
-}
-
-/// Answers in the order of `items`.
-fn in_parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    if threads < 2 || items.len() < 2 {
-        return items.iter().map(work).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let answers = Mutex::new(Vec::with_capacity(items.len()));
-    let worker = || {
-        let mut mine = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else { break };
-            mine.push((at, work(item)));
-        }
-        answers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).append(&mut mine);
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(items.len()) {
-            scope.spawn(worker);
-        }
-        worker();
-    });
-    let mut answers = answers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    answers.sort_by_key(|(at, _)| *at);
-    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 fn hash_file(dir: &ModelDir, entry: &FileEntry, pages: Pages, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<Hashed, Why> {
@@ -153,33 +125,12 @@ fn cannot(error: &VolumeError, entry: &FileEntry) -> Why {
     }
 }
 
-/// An error and what caused it, in one line.
-pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use crate::core::verify::tests::lfs_entry;
-
-    #[test]
-    fn answers_come_in_the_order_of_the_questions() {
-        let items: Vec<u32> = (0..1000).collect();
-        let doubled: Vec<u32> = items.iter().map(|n| n * 2).collect();
-        for threads in [0, 1, 2, 7] {
-            assert_eq!(in_parallel(threads, &items, |n| n * 2), doubled);
-        }
-        assert!(in_parallel(4, &[] as &[u32], |n| *n).is_empty());
-    }
 
     #[test]
     fn right_wrong_short_and_missing_files_are_told_apart() {

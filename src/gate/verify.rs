@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::check::{Answer, Listener, Notice, Unloaded, load_manifest, missing_files, unopened};
-use super::hash::{Hashed, Pages, hash_files, in_words, look_at};
+use super::hash::{Hashed, Pages, hash_files, look_at};
 use crate::clock;
+use crate::core::causes::in_words;
 use crate::core::gate::{Decision, Outcome};
 use crate::core::identity::Observed;
 use crate::core::manifest::{FileEntry, Manifest};

@@ -1,0 +1,50 @@
+//! Work on many items by a few threads, which end before the call does.
+//!
+//! For code that blocks anyway; async code goes through [`crate::blocking`].
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Does `work` on every item, by at most so many threads, the caller's among them. Items are taken
+/// in their order; the answers come in it.
+pub fn in_parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if threads < 2 || items.len() < 2 {
+        return items.iter().map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let answers = Mutex::new(Vec::with_capacity(items.len()));
+    let worker = || {
+        let mut mine = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { break };
+            mine.push((at, work(item)));
+        }
+        answers.lock().unwrap_or_else(PoisonError::into_inner).append(&mut mine);
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(items.len()) {
+            scope.spawn(worker);
+        }
+        worker();
+    });
+    let mut answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+    answers.sort_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_in_the_order_of_the_questions() {
+        let items: Vec<u32> = (0..1000).collect();
+        let doubled: Vec<u32> = items.iter().map(|n| n * 2).collect();
+        for threads in [0, 1, 2, 7] {
+            assert_eq!(in_parallel(threads, &items, |n| n * 2), doubled);
+        }
+        assert!(in_parallel(4, &[] as &[u32], |n| *n).is_empty());
+    }
+}
