@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use crate::config::{self, Auto, Environment, LogLevel, Settings};
 use crate::core::code::Code;
-use crate::telemetry::{self, Logging};
+use crate::telemetry::{self, Logging, Reader};
 use args::{Cli, GlobalArgs, Verb};
 use exit::{CliError, Exit, Failure};
 use ui::{Ui, UiOptions};
@@ -86,7 +86,10 @@ fn start_logging(settings: &Settings, verb: &Verb, ui: &Ui) {
     let serves = matches!(verb, Verb::Daemon(_) | Verb::Mirror(_));
     let by_verb = if serves { LogLevel::Info } else { LogLevel::Warn };
     let level = settings.log.level.value.fixed().unwrap_or(by_verb);
-    let logging = Logging { level, format: settings.log.format.value, colour: ui.has_colour() };
+    // What is done in the background is read afterwards.
+    let is_watched = !serves && !matches!(verb, Verb::Pull(args) if args.detached);
+    let reader = if is_watched { Reader::Person } else { Reader::Operator };
+    let logging = Logging { level, format: settings.log.format.value, reader, colour: ui.has_colour() };
     telemetry::start(logging, ui.log_writer());
 }
 

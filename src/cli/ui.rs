@@ -183,15 +183,21 @@ impl Ui {
         });
     }
 
-    fn paint(&self, label: &'static str) -> String {
-        let colour = match label {
-            "error:" => "1;31",
-            "warning:" => "1;33",
-            "hint:" => "1;36",
-            _ => "1",
-        };
-        if self.colour { format!("\u{1b}[{colour}m{label}\u{1b}[0m") } else { label.to_owned() }
+    fn paint(&self, label: &str) -> String {
+        painted(label, self.colour)
     }
+}
+
+/// A label as it stands in front of a line, in its colour where there are any.
+#[must_use]
+pub fn painted(label: &str, colour: bool) -> String {
+    let code = match label {
+        "error:" => "1;31",
+        "warning:" => "1;33",
+        "hint:" => "1;36",
+        _ => "1",
+    };
+    if colour { format!("\u{1b}[{code}m{label}\u{1b}[0m") } else { label.to_owned() }
 }
 
 /// Tells of a panic: where, but not what it said.
@@ -225,7 +231,8 @@ impl Write for LogWriter {
 
 /// The text with control characters written out, line ends and tabs kept, so that what a server
 /// or a file name says cannot move the cursor.
-fn printable(text: &str) -> String {
+#[must_use]
+pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
