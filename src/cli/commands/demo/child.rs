@@ -6,10 +6,12 @@
 #![allow(clippy::disallowed_methods, reason = "the demo starts the program it shows")]
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Stdio};
 
 use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 
 use super::Stop;
@@ -36,10 +38,13 @@ pub(super) struct Program {
 #[derive(Debug)]
 pub(super) enum Ended {
     /// By itself.
-    By(Output),
+    By(ExitStatus, Said),
     /// Because the demo was stopped.
     Stopped,
 }
+
+/// What a child wrote that people have not seen, in the order in which a terminal would show it.
+pub(super) type Said = String;
 
 impl Program {
     /// This very program; with `shown` its stderr is the demo's while it is watched.
@@ -63,9 +68,11 @@ impl Program {
 
     /// Runs it to its end, or to the demo's. With `watched`, stderr goes where the demo's goes.
     pub(super) async fn run(&self, arguments: &[String], watched: bool, stop: &Stop) -> io::Result<Ended> {
+        // One pipe for both streams keeps their order.
+        let (said, writer) = io::pipe()?;
+        let errors = if watched && self.shown { Stdio::inherit() } else { writer.try_clone()?.into() };
         let mut command = Command::new(&self.path);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-        command.stderr(if watched && self.shown { Stdio::inherit() } else { Stdio::piped() });
+        command.args(arguments).stdin(Stdio::null()).stdout(writer).stderr(errors).kill_on_drop(true);
         for name in &self.removed {
             command.env_remove(name);
         }
@@ -73,26 +80,26 @@ impl Program {
             command.env(name, value);
         }
         let mut child = command.spawn()?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let reading = async { tokio::join!(read(stdout), read(stderr), child.wait()) };
+        // It holds our ends of the pipe, which ends with the last of them.
+        drop(command);
+        let said = Receiver::from_owned_fd(OwnedFd::from(said))?;
+        let reading = async { tokio::join!(read(said), child.wait()) };
         let ended = tokio::select! {
-            (stdout, stderr, status) = reading => Some(Output { status: status?, stdout: stdout?, stderr: stderr? }),
+            (said, status) = reading => Some((status?, said?)),
             () = stop.token.cancelled() => None,
         };
-        if let Some(output) = ended {
-            return Ok(Ended::By(output));
+        if let Some((status, said)) = ended {
+            return Ok(Ended::By(status, said));
         }
         child.kill().await?;
         Ok(Ended::Stopped)
     }
 }
 
-async fn read(pipe: Option<impl tokio::io::AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+async fn read(mut pipe: Receiver) -> io::Result<Said> {
     let mut bytes = Vec::new();
-    if let Some(mut pipe) = pipe {
-        (&mut pipe).take(OUTPUT_MAX).read_to_end(&mut bytes).await?;
-        // What is more is read all the same: a full pipe would hold the child up.
-        tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await?;
-    }
-    Ok(bytes)
+    (&mut pipe).take(OUTPUT_MAX).read_to_end(&mut bytes).await?;
+    // What is more is read all the same: a full pipe would hold the child up.
+    tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::process::Output;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Stop;
-use super::child::{Ended, Program};
+use super::child::{Ended, Program, Said};
 use super::place::Place;
 use crate::cli::exit::{CliError, Failure};
 use crate::cli::resolve::DemoRequest;
@@ -94,9 +93,7 @@ struct Ask<'a> {
 
 /// What came of a command line.
 struct Answer {
-    stdout: String,
-    /// Stdout and stderr, as far as they were not shown at once.
-    said: String,
+    said: Said,
     travelled: BTreeMap<RepoPath, u64>,
     seconds: f64,
 }
@@ -193,7 +190,11 @@ impl<'a> Story<'a> {
         self.ask("Pull it onto a shared volume: every byte is hashed on its way to the disk", ask).await?;
 
         let ready = |answer: &Answer| {
-            if answer.stdout.contains("ready") { Ok("ready".to_owned()) } else { Err("it is not ready".to_owned()) }
+            if answer.said.split_whitespace().any(|word| word == "ready") {
+                Ok("ready".to_owned())
+            } else {
+                Err("it is not ready".to_owned())
+            }
         };
         let ask = Ask { step: "status", arguments: on(&["status"]), expected: 0, watched: false, judge: &ready };
         self.ask("Where does it stand?", ask).await?;
@@ -232,13 +233,14 @@ impl<'a> Story<'a> {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let since = clock::instant();
         let ended = self.program.run(&ask.arguments, ask.watched, &self.stop).await;
-        let output = match ended.map_err(|error| surprise(ask.step, error.to_string()))? {
-            Ended::By(output) => output,
+        let (status, said) = match ended.map_err(|error| surprise(ask.step, error.to_string()))? {
+            Ended::By(status, said) => (status, said),
             Ended::Stopped => return Err(CliError::new(Code::Interrupted, "the demo was stopped").into()),
         };
-        let answer = self.answer(&output, since);
+        let travelled = self.traffic.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let answer = Answer { said, travelled, seconds: seconds(since) };
         self.say(&indented(&answer.said))?;
-        let code = output.status.code();
+        let code = status.code();
         if code != Some(i32::from(ask.expected)) {
             let found = code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
             return Err(surprise(ask.step, format!("exit code {} expected, {found} found", ask.expected)).into());
@@ -248,13 +250,6 @@ impl<'a> Story<'a> {
         let bytes_travelled = answer.travelled.values().sum();
         self.done(Chapter { step: ask.step, result, exit_code: code, bytes_travelled, seconds: answer.seconds });
         Ok(())
-    }
-
-    fn answer(&self, output: &Output, since: Instant) -> Answer {
-        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = format!("{}{stdout}", String::from_utf8_lossy(&output.stderr));
-        let travelled = self.traffic.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Answer { stdout, said, travelled, seconds: seconds(since) }
     }
 
     /// Damages the shard in the middle.
@@ -318,7 +313,7 @@ impl<'a> Story<'a> {
 }
 
 fn launched(answer: &Answer) -> Result<String, String> {
-    if answer.stdout.contains(LAUNCHER) { Ok("open".to_owned()) } else { Err("the launcher did not start".to_owned()) }
+    if answer.said.contains(LAUNCHER) { Ok("open".to_owned()) } else { Err("the launcher did not start".to_owned()) }
 }
 
 fn travelled(answer: &Answer) -> String {
