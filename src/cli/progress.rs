@@ -8,7 +8,8 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ui::Ui;
-use crate::core::status::{Bytes, ModelStatus};
+use crate::core::job::JobState;
+use crate::core::status::{Bytes, Count, ModelStatus};
 use crate::core::units;
 use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTER};
 
@@ -17,8 +18,12 @@ use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTE
 #[must_use]
 pub fn status_line(model: &ModelStatus) -> String {
     let mut parts = vec![model.id.to_string(), word(model).to_owned()];
-    parts.extend(count(model));
-    parts.extend(model.bytes.as_ref().map(amounts).unwrap_or_default());
+    if model.state == JobState::Resolving {
+        parts.extend(totals(model));
+    } else {
+        parts.extend(count(model));
+        parts.extend(model.bytes.as_ref().map(amounts).unwrap_or_default());
+    }
     let age = model.last_byte_age_s.map(|age| age.max(0.0));
     let moving = age.is_none_or(|age| age < STALL_SHOWN_AFTER.as_secs_f64());
     if moving {
@@ -140,11 +145,20 @@ fn word(model: &ModelStatus) -> &str {
     phase.unwrap_or(model.state.word())
 }
 
+/// `119 shards`, `540.2 GB`: what is asked for, before anybody has looked how much of it is there.
+fn totals(model: &ModelStatus) -> Vec<String> {
+    let count = counted(model).map(|(what, count)| units::count(count.total, what));
+    count.into_iter().chain(model.bytes.map(|bytes| units::bytes(bytes.total))).collect()
+}
+
 /// `38/119 shards`; a model without shards counts its files.
 fn count(model: &ModelStatus) -> Option<String> {
-    let shards = model.shards.filter(|shards| shards.total > 0).map(|shards| ("shards", shards));
-    let (what, count) = shards.or(model.files.map(|files| ("files", files)))?;
-    Some(format!("{}/{} {what}", count.verified, count.total))
+    counted(model).map(|(what, count)| format!("{}/{} {what}s", count.verified, count.total))
+}
+
+fn counted(model: &ModelStatus) -> Option<(&'static str, Count)> {
+    let shards = model.shards.filter(|shards| shards.total > 0).map(|shards| ("shard", shards));
+    shards.or(model.files.map(|files| ("file", files)))
 }
 
 /// `237.1 of 540.2 GB verified`, `262.4 received`: one unit for all of them.
@@ -162,10 +176,8 @@ fn amounts(bytes: &Bytes) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::job::JobState;
     use crate::core::model_name::ModelName;
     use crate::core::repo::{RepoId, RepoKind, Revision};
-    use crate::core::status::Count;
 
     fn unknown(name: &str, state: JobState) -> ModelStatus {
         ModelStatus {
@@ -227,6 +239,14 @@ mod tests {
     #[test]
     fn what_is_unknown_is_left_out() {
         assert_eq!(status_line(&unknown("a", JobState::Resolving)), "a  resolving");
+        let known = ModelStatus {
+            state: JobState::Resolving,
+            phase: None,
+            bytes: kimi().bytes.map(|bytes| Bytes { received: 0, durable: 0, verified: 0, ..bytes }),
+            shards: Some(Count { total: 119, verified: 0 }),
+            ..unknown("a", JobState::Resolving)
+        };
+        assert_eq!(status_line(&known), "a  resolving  119 shards  540.2 GB");
         let done = ModelStatus {
             files: Some(Count { total: 3, verified: 3 }),
             bytes: Some(Bytes { total: 5_000, received: 5_000, durable: 5_000, verified: 5_000 }),
