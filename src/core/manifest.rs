@@ -5,7 +5,7 @@
 //! content only: the same files at the same commit under the same selection have one id,
 //! wherever they came from and by whichever branch name.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use super::digest::{Digest, Sha256};
 use super::endpoint::Endpoint;
+use super::fold::Folding;
 use super::repo::{CommitId, Repo, Revision};
 use super::repo_path::RepoPath;
 use super::selection::Selection;
@@ -188,6 +189,21 @@ impl Manifest {
         self.files.get(at)
     }
 
+    /// Two names, of files or of a file and a folder, that a directory with this folding takes for
+    /// one. `None` when all files find room there.
+    #[must_use]
+    pub fn collision(&self, folding: Folding) -> Option<(&str, &str)> {
+        let mut seen = HashMap::with_capacity(self.files.len());
+        for file in &self.files {
+            let name = file.path.as_str();
+            if let Some(other) = seen.insert(folding.apply(name), name) {
+                return Some((other, name));
+            }
+        }
+        let mut folders = self.files.iter().flat_map(|file| file.path.ancestors());
+        folders.find_map(|folder| Some((*seen.get(&folding.apply(folder))?, folder)))
+    }
+
     /// Bytes of all files.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
@@ -305,6 +321,31 @@ pub(crate) mod tests {
         let mut later = source();
         later.commit = CommitId::from_bytes([8; 20]);
         assert_ne!(id(source()), id(later));
+    }
+
+    #[test]
+    fn names_collide_only_where_the_directory_folds_them() {
+        let case = Folding { case: true, form: false };
+        let form = Folding { case: false, form: true };
+        for (one, other, at) in [
+            ("Model.bin", "model.bin", case),
+            ("sub/Model.bin", "sub/model.bin", case),
+            ("Sub/x", "sub/x", case),
+            ("Sub", "sub/x", case),
+            ("caf\u{e9}.json", "cafe\u{301}.json", form),
+            ("caf\u{e9}", "cafe\u{301}/x", form),
+        ] {
+            let manifest = Manifest::seal(source(), vec![entry(one, 1), entry("z", 1), entry(other, 1)]).unwrap();
+            let (a, b) = manifest.collision(at).unwrap_or_else(|| panic!("{one} {other}"));
+            assert!(
+                [a, b].iter().any(|name| one.starts_with(name)) && [a, b].iter().any(|name| other.starts_with(name))
+            );
+            assert_eq!(manifest.collision(Folding::NONE), None, "{one} {other}");
+            let not = if at == case { form } else { case };
+            assert_eq!(manifest.collision(not), None, "{one} {other}");
+        }
+        let apart = Manifest::seal(source(), vec![entry("Sub/x", 1), entry("sub/y", 1)]).unwrap();
+        assert_eq!(apart.collision(Folding::ALL), None, "one folder holds both");
     }
 
     proptest! {

@@ -9,6 +9,7 @@ pub mod claims;
 pub mod code;
 pub mod digest;
 pub mod endpoint;
+pub mod fold;
 pub mod gate;
 pub mod identity;
 pub mod job;

@@ -1,13 +1,15 @@
 //! A file's path inside a repository, fit to be a path on disk.
 //!
 //! Invariant (P9): a [`RepoPath`] is relative, has only normal components, no control
-//! characters, no Windows drive or separator, and never enters the folder that is ours. The
-//! only way to one is [`RepoPath::parse`].
+//! characters, no Windows drive or separator, and never enters the folder that is ours, however a
+//! file system folds names. The only way to one is [`RepoPath::parse`].
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use super::fold::Folding;
 
 /// The folder of ours inside each model directory.
 pub const OWN_DIR: &str = ".muster";
@@ -106,7 +108,8 @@ fn refusal(text: &str) -> Option<&'static str> {
     if bytes.len() >= 2 && bytes[1] == b':' && bytes[0].is_ascii_alphabetic() {
         return Some("it starts with a drive letter");
     }
-    if text.split('/').next().is_some_and(|first| first.eq_ignore_ascii_case(OWN_DIR)) {
+    // Whatever the file system takes for our folder is our folder.
+    if text.split('/').next().is_some_and(|first| Folding::ALL.apply(first) == OWN_DIR) {
         return Some("the folder .muster belongs to muster");
     }
     text.split('/').find_map(component_refusal)
@@ -154,6 +157,8 @@ mod tests {
             ".muster/manifest.json",
             ".MUSTER/x",
             ".muster",
+            ".mu\u{17f}ter/x",
+            ".mus\u{200d}ter/receipt.json",
             &long,
             &deep,
         ] {

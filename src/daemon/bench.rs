@@ -36,6 +36,8 @@ pub(super) struct Bench {
     pub(super) may_write: fetch::MayWrite,
     /// How partials of an earlier writer may be taken over.
     pub(super) take_over: Box<dyn Fn(WriterId) -> TakeOver + Send + Sync>,
+    /// Most connections of a job, by the limit on open files.
+    pub(super) connections_max: usize,
     /// Room promised to jobs that run.
     pub(super) promises: Promises,
 }

@@ -68,12 +68,20 @@ impl Work {
     }
 
     fn pace(&self) -> Pace {
-        if let Some(connections) = self.spec.connections {
-            return Pace::pinned(connections.into());
+        let most = self.bench.connections_max;
+        if let Some(connections) = self.spec.connections.map(usize::from) {
+            if connections > most {
+                warn!(
+                    asked = connections,
+                    used = most,
+                    "fewer connections: the limit on open files (ulimit -n) allows no more"
+                );
+            }
+            return Pace::pinned(connections.min(most));
         }
         let remembered = self.bench.store.origin(&self.spec.endpoint.origin()).ok().flatten();
         let remembered = remembered.map(|memory| usize::from(memory.safe_connections));
-        Pace::adaptive(limits::CONNECTIONS_ADAPTIVE_MAX.into(), remembered)
+        Pace::adaptive(most.min(limits::CONNECTIONS_ADAPTIVE_MAX.into()), remembered)
     }
 
     fn remember_pace(&self, level: usize) {

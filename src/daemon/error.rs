@@ -52,6 +52,16 @@ pub enum WorkError {
         #[source]
         source: ManifestError,
     },
+    /// Two names that this volume takes for one.
+    #[error("{repo} has both {one:?} and {other:?}, which are one name on this volume")]
+    Collision {
+        /// The repository.
+        repo: Repo,
+        /// One of the names.
+        one: String,
+        /// The other.
+        other: String,
+    },
     /// The volume failed.
     #[error("the volume failed")]
     Volume(#[from] VolumeError),
@@ -115,7 +125,7 @@ pub enum WorkError {
         name: ModelName,
     },
     /// Something that is no plain file has a file's name.
-    #[error("{path} is there and is no plain file")]
+    #[error("at {path}, or at a folder above it, there is a link or something else that is no plain file")]
     NotAFile {
         /// The name.
         path: RepoPath,
@@ -171,7 +181,7 @@ impl WorkError {
             Self::Manifest { source: ManifestError::Empty { .. }, .. }
             | Self::OtherRepo { .. }
             | Self::OtherSelection { .. } => Code::Usage,
-            Self::Manifest { .. } => Code::UpstreamRefused,
+            Self::Manifest { .. } | Self::Collision { .. } => Code::UpstreamRefused,
             Self::Volume(source) | Self::Publish(PublishError::Volume(source)) => source.code(),
             Self::Publish(PublishError::Occupied { .. }) | Self::InUse { .. } | Self::Ownership(_) => Code::Held,
             Self::Fetch(source) => source.code(),
@@ -203,6 +213,9 @@ impl WorkError {
             Self::Unfinished { failed, .. } => failed.first().and_then(FetchError::hint),
             Self::Manifest { source: ManifestError::Empty { .. }, .. } => Some(
                 "patterns are matched against whole paths, case-sensitively, as the official client does".to_owned(),
+            ),
+            Self::Collision { .. } => Some(
+                "choose a volume whose file system tells such names apart, or leave one out with --exclude".to_owned(),
             ),
             Self::OtherRepo { .. } => Some("choose another place with --to NAME".to_owned()),
             Self::OtherSelection { .. } => {

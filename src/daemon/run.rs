@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 
 use super::admit::Promises;
 use super::bench::{Bench, blocking_threads};
+use super::descriptors::connections_max;
 use super::jobs::Jobs;
 use super::refusal::JobRefusal;
 use super::report;
@@ -318,6 +319,7 @@ fn bench(
             })
         }),
         take_over: Box::new(move |writer| takes.take_over(writer)),
+        connections_max: connections_max(options.jobs),
         promises: Promises::default(),
     }
 }

@@ -22,6 +22,7 @@ use super::survey::{Displace, Known, Survey, survey};
 use super::take_up::take_up;
 use super::update::{self, Swap};
 use crate::clock;
+use crate::core::fold::Folding;
 use crate::core::identity::Observed;
 use crate::core::job::{JobSpec, JobState};
 use crate::core::manifest::{FileEntry, Manifest};
@@ -107,6 +108,7 @@ impl Work {
     async fn enter(&self, held: Held, manifest: Manifest) -> Result<Site, WorkError> {
         let name = self.spec.name.clone();
         let opened = self.on_disk(move |bench| bench.volume.model(&name)).await?;
+        self.check_names(&manifest).await?;
         if opened.is_none() {
             self.admit(manifest.files().to_vec()).await?;
         }
@@ -121,6 +123,18 @@ impl Work {
             move |_| Ok(current.is_some_and(|current| matches!(model.receipt(&current), Ok(Some(_)))))
         });
         Ok(Site { receipted: receipted.await?, model: Arc::new(model), manifest: Arc::new(manifest), held })
+    }
+
+    /// Refuses names that the directory would take for one, before anything is made.
+    async fn check_names(&self, manifest: &Manifest) -> Result<(), WorkError> {
+        if manifest.collision(Folding::ALL).is_none() {
+            return Ok(());
+        }
+        let name = self.spec.name.clone();
+        let folding = self.on_disk(move |bench| bench.volume.folding(&name)).await?;
+        let Some((one, other)) = manifest.collision(folding) else { return Ok(()) };
+        let (repo, one, other) = (self.spec.repo.clone(), one.to_owned(), other.to_owned());
+        Err(WorkError::Collision { repo, one, other })
     }
 
     /// Fills a directory that is not complete: files get their names as they are verified.

@@ -12,6 +12,7 @@ mod claims_file;
 mod copy;
 pub mod dir;
 pub mod error;
+pub mod folding;
 pub mod fs_kind;
 pub mod identity;
 pub mod in_use;

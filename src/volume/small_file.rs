@@ -122,6 +122,10 @@ impl<'a> Temp<'a> {
         Ok(temp)
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn rename_to(mut self, name: &str) -> Result<()> {
         self.dir.rename(&self.name, self.dir, name)?;
         self.renamed = true;

@@ -30,7 +30,7 @@ use super::writer::WriterId;
 
 pub use glance::Glance;
 pub use lease::{HALF_LEASE, HEARTBEAT, LEASE, Lapsed, Lease, LeaseWatch, Liveness, Reading, SECOND_LOOK, liveness};
-pub use process_id::ProcessFacts;
+pub use process_id::{ProcessFacts, ignored_from_the_start};
 pub use record::{Introduction, Record, Seen, current};
 pub use standing::Standing;
 

@@ -74,6 +74,15 @@ pub fn look(pid: u32) -> Sight {
     }
 }
 
+/// Whether this process was started with a signal ignored, as `nohup` does. Ask before a handler
+/// is set. What cannot be read is not ignored.
+pub fn ignored_from_the_start(signal: u8) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> signal.saturating_sub(1) & 1 == 1
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     dead: bool,

@@ -34,7 +34,8 @@ pub fn run(args: PullArgs, context: Context) -> Result<Exit, Failure> {
     if detached {
         background::leave_session();
     }
-    runtime::run(Pull { request, settings, ui, environment }.run())
+    let signals = move || Signals::listen()?.and_hangup(detached);
+    runtime::run_to_a_bounded_end(signals, Pull { request, settings, ui, environment, detached }.run())
 }
 
 struct Pull {
@@ -42,11 +43,13 @@ struct Pull {
     settings: Settings,
     ui: Ui,
     environment: Environment,
+    /// Whether it goes on after the command that started it.
+    detached: bool,
 }
 
 impl Pull {
     async fn run(self) -> Result<Exit, Failure> {
-        let mut signals = Signals::listen()?;
+        let mut signals = Signals::listen()?.and_hangup(self.detached)?;
         let config = hub_config(&self.settings)?;
         let hub = HubClient::new(config.clone())
             .map_err(|error| CliError::from(&WorkError::Hub { repo: self.request.spec.repo.clone(), source: error }))?;

@@ -1,0 +1,426 @@
+//! The process and what surrounds it: signals, limits, closed outputs, modes, users (P4, P8).
+
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+
+mod support;
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::*;
+
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(60);
+/// Of the bytes that a held hub lets go, so many at most are of its API.
+const SLACK: u64 = 128 << 10;
+const BINARY: &str = env!("CARGO_BIN_EXE_muster");
+
+fn shards(count: usize, bytes: u64) -> RepoSpec {
+    RepoSpec::kimi(count, bytes, 4).named("org/model")
+}
+
+fn pull(world: &Muster) -> Invocation {
+    world.args(["pull", "org/model"])
+}
+
+/// `muster` with these arguments at the end of a shell's line, as `"$@"`.
+fn in_shell(world: &Muster, line: &str, args: &[&str]) -> Invocation {
+    let all = ["-c", line, "sh", BINARY].into_iter().chain(args.iter().copied());
+    world.program("sh", all.map(str::to_owned).collect::<Vec<_>>())
+}
+
+/// Starts a pull and waits until the hub, which lets half of the bytes go, has sent them.
+fn held_at_half(hub: &Hub, repo: &RepoSpec, start: impl FnOnce() -> Child) -> Child {
+    let sent = hub.total_body_bytes();
+    hub.hold_after(repo.total_bytes() / 2);
+    let child = start();
+    hub.wait_for_bytes(sent + repo.total_bytes() / 2 - SLACK, SOON);
+    // What was sent is in the buffers of the sockets: it arrives without anything more.
+    std::thread::sleep(Duration::from_millis(300));
+    child
+}
+
+/// The next pull fetches only what the last one had not.
+#[track_caller]
+fn assert_goes_on(hub: &Hub, world: &Muster, repo: &RepoSpec) {
+    hub.cut(Origin::Cdn);
+    hub.release();
+    pull(world).run().expect_code(0);
+    assert_complete(&world.model("org/model"), repo);
+    let sent = hub.total_body_bytes();
+    assert!(sent <= repo.total_bytes() + MIB, "{sent} of {} bytes", repo.total_bytes());
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).mode() & 0o7777
+}
+
+// ---- signals -----------------------------------------------------------------------------------
+
+#[test]
+fn the_end_of_the_terminal_ends_a_pull_like_a_signal_with_everything_received_claimed() {
+    let repo = shards(6, 4 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let mut child = held_at_half(&hub, &repo, || pull(&world).spawn());
+    child.signal(Signal::HUP);
+    let out = child.wait(Duration::from_secs(20)).expect_code(129);
+    assert!(out.stdout.is_empty(), "{out}");
+    assert_goes_on(&hub, &world, &repo);
+}
+
+#[test]
+fn a_pull_under_nohup_outlives_its_terminal() {
+    let repo = shards(4, 2 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let mut child = held_at_half(&hub, &repo, || world.program("nohup", [BINARY, "pull", "org/model"]).spawn());
+    child.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.is_running());
+    hub.release();
+    child.wait(SOON).expect_code(0);
+    assert_complete(&world.model("org/model"), &repo);
+}
+
+#[test]
+fn a_detached_pull_outlives_its_terminal() {
+    let repo = shards(4, 2 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    hub.hold_after(repo.total_bytes() / 2);
+    let out = world.args(["pull", "org/model", "--detach", "--json"]).run().expect_code(0);
+    let pid = i32::try_from(out.json()["pid"].as_i64().unwrap()).unwrap();
+    let pid = Pid::from_raw(pid).unwrap();
+    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
+    let session = |pid| rustix::process::getsid(Some(pid)).unwrap();
+    assert_eq!(session(pid), pid, "a session of its own");
+    kill_process(pid, Signal::HUP).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    hub.release();
+    let receipt = world.model("org/model").join(".muster/receipt.json");
+    wait_until("the receipt", SOON, || receipt.exists());
+    wait_until("the end of the process", SOON, || world.processes().is_empty());
+    assert_complete(&world.model("org/model"), &repo);
+}
+
+#[test]
+fn a_second_interrupt_ends_a_pull_at_once_and_the_next_one_goes_on() {
+    let repo = shards(6, 4 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let mut child = held_at_half(&hub, &repo, || pull(&world).spawn());
+    child.interrupt();
+    child.interrupt();
+    let asked = Instant::now();
+    child.wait(Duration::from_secs(20)).expect_code(130);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    hub.cut(Origin::Cdn);
+    hub.release();
+    pull(&world).run().expect_code(0);
+    assert_complete(&world.model("org/model"), &repo);
+}
+
+#[test]
+fn signals_end_a_pull_that_waits_for_an_answer() {
+    let hub = Hub::start(shards(2, MIB));
+    hub.mute(Origin::Hub, true);
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let world = Muster::on(&hub);
+        let mut child = pull(&world).spawn();
+        wait_until("it connects", SOON, || hub.open_connections(Origin::Hub) > 0);
+        let asked = Instant::now();
+        child.signal(signal);
+        child.wait(Duration::from_secs(20)).expect_code(code);
+        assert!(asked.elapsed() < Duration::from_secs(5));
+        assert_eq!(listing(world.volume()), Vec::<String>::new());
+        hub.cut(Origin::Hub);
+        wait_until("it is gone", SOON, || hub.open_connections(Origin::Hub) == 0);
+    }
+}
+
+#[test]
+fn a_stopped_pull_goes_on_when_it_is_continued() {
+    let repo = shards(8, 4 * MIB);
+    let hub = Hub::start(repo.clone());
+    hub.pace(8 * MIB);
+    let world = Muster::on(&hub);
+    let mut child = pull(&world).spawn();
+    hub.wait_for_bytes(4 * MIB, SOON);
+    child.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(!world.model("org/model").join(".muster/receipt.json").exists(), "it stood still");
+    child.signal(Signal::CONT);
+    child.wait(SOON).expect_code(0);
+    assert_complete(&world.model("org/model"), &repo);
+    assert!(hub.total_body_bytes() <= repo.total_bytes() + MIB, "{} bytes", hub.total_body_bytes());
+}
+
+#[test]
+fn a_pull_outlives_its_parent() {
+    let repo = shards(4, 2 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    hub.hold_after(repo.total_bytes() / 2);
+    in_shell(&world, "\"$@\" >out 2>err & echo $!", &["pull", "org/model"]).run().expect_code(0);
+    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
+    hub.release();
+    wait_until("the end of the process", SOON, || world.processes().is_empty());
+    assert_complete(&world.model("org/model"), &repo);
+    let said = std::fs::read_to_string(world.home().join("out")).unwrap();
+    assert_eq!(said.trim(), world.model("org/model").display().to_string());
+}
+
+// ---- limits ------------------------------------------------------------------------------------
+
+#[test]
+fn few_descriptors_mean_fewer_connections_not_failures() {
+    let repo = (0..200)
+        .fold(RepoSpec::new("org/model"), |repo, at| repo.lfs(&format!("{at:03}.bin"), Content::generated(at, 20_000)));
+    let hub = Hub::start(repo.clone());
+    for args in [&["pull", "org/model", "--connections", "32"][..], &["pull", "org/model"]] {
+        let world = Muster::on(&hub);
+        let out = in_shell(&world, "ulimit -n 64; exec \"$@\"", args).run().expect_code(0);
+        assert_complete(&world.model("org/model"), &repo);
+        assert_eq!(out.stderr.contains("ulimit -n"), args.len() > 2, "it says so where more was asked for: {out}");
+        assert!(!out.stderr.contains("os error"), "{out}");
+    }
+    assert!(hub.peak_connections(Origin::Cdn) <= 12, "{}", hub.peak_connections(Origin::Cdn));
+}
+
+#[test]
+fn no_descriptors_at_all_are_named_as_such() {
+    let repo = shards(2, MIB);
+    let hub = Hub::start(repo);
+    let world = Muster::on(&hub);
+    let out = in_shell(&world, "ulimit -n 16; exec \"$@\"", &["pull", "org/model"]).run();
+    assert_ne!(out.code, Some(0), "{out}");
+    assert!(out.stderr.contains("open files"), "{out}");
+}
+
+#[test]
+fn memory_stays_small_whatever_the_size_of_the_model() {
+    let repo = shards(24, 8 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let mut child = pull(&world).spawn();
+    let (pid, mut peak, mut own) = (child.id(), 0, 0);
+    while child.is_running() {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let figure = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0)
+        };
+        (peak, own) = (peak.max(figure("VmHWM:")), own.max(figure("RssAnon:")));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait(SOON).expect_code(0);
+    println!("peak {} MiB, {} MiB of it not backed by files", peak / 1024, own / 1024);
+    assert!(peak > 0 && peak <= 64 << 10, "{peak} KiB");
+}
+
+#[test]
+fn a_pull_works_with_little_address_space() {
+    let repo = shards(12, 6 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    in_shell(&world, "ulimit -v 1500000; exec \"$@\"", &["pull", "org/model"]).run().expect_code(0);
+    assert_complete(&world.model("org/model"), &repo);
+}
+
+// ---- outputs -----------------------------------------------------------------------------------
+
+#[test]
+fn an_output_that_nobody_reads_is_no_failure_and_one_that_cannot_be_written_is_told() {
+    let repo = shards(2, MIB);
+    let hub = Hub::start(repo.clone());
+    let code = |world: &Muster| std::fs::read_to_string(world.home().join("code")).unwrap().trim().to_owned();
+    for (line, wanted) in [
+        ("\"$@\" >&-; echo $? >code", None),
+        ("{ \"$@\"; echo $? >code; } | head -c0", Some("0")),
+        ("{ \"$@\" 2>&1; echo $? >code; } | head -c0", Some("0")),
+        ("\"$@\" 2>&-; echo $? >code", Some("0")),
+        ("\"$@\" 2>/dev/full; echo $? >code", Some("0")),
+        ("\"$@\" <&- >&- 2>&-; echo $? >code", None),
+        ("\"$@\" >/dev/full; echo $? >code", Some("1")),
+    ] {
+        let world = Muster::on(&hub);
+        let out = in_shell(&world, line, &["pull", "org/model"]).run();
+        assert!(!out.all().contains("panic") && !out.all().contains("defect"), "{line}: {out}");
+        assert_complete(&world.model("org/model"), &repo);
+        match wanted {
+            Some(wanted) => assert_eq!(code(&world), wanted, "{line}: {out}"),
+            None => assert!(["0", "1"].contains(&code(&world).as_str()), "{line}: {out}"),
+        }
+        if wanted == Some("1") {
+            assert!(out.stderr.contains("cannot write the result to stdout"), "{out}");
+        }
+        world.args(["gate", "org/model"]).run().expect_code(0);
+    }
+}
+
+#[test]
+fn a_full_pipe_holds_up_the_words_and_not_the_work() {
+    let repo = shards(2, MIB);
+    let hub = Hub::start(repo.clone());
+    // A reader that does not read, and a pipe without room.
+    let full = "mkfifo pipe; sleep 100 <pipe >/dev/null 2>&1 & exec 3>pipe; head -c 65536 /dev/zero >&3; ";
+    for (line, verbose) in [("exec \"$@\" 1>&3 3>&-", false), ("exec \"$@\" 2>&3 3>&-", true)] {
+        let world = Muster::on(&hub);
+        let args: &[_] = if verbose { &["pull", "org/model", "--quiet"] } else { &["pull", "org/model"] };
+        let mut child = in_shell(&world, &format!("{full}{line}"), args).spawn();
+        let receipt = world.model("org/model").join(".muster/receipt.json");
+        wait_until("the receipt", SOON, || receipt.exists());
+        assert_complete(&world.model("org/model"), &repo);
+        if verbose {
+            child.wait(SOON).expect_code(0);
+        } else {
+            // It waits for its reader, as every program does, and can be ended.
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(child.is_running());
+            child.terminate();
+            std::thread::sleep(Duration::from_millis(100));
+            child.terminate();
+            child.wait(Duration::from_secs(10)).expect_code(143);
+        }
+        world.args(["gate", "org/model"]).run().expect_code(0);
+    }
+}
+
+// ---- modes and users ---------------------------------------------------------------------------
+
+#[test]
+fn modes_follow_the_umask_where_they_should_and_nowhere_else() {
+    let repo = shards(2, MIB).plain("sub/x.json", "{}");
+    let hub = Hub::start(repo.clone());
+    for (umask, file, folder) in [("077", 0o600, 0o700), ("002", 0o664, 0o775), ("022", 0o644, 0o755)] {
+        let world = Muster::on(&hub);
+        in_shell(&world, &format!("umask {umask}; exec \"$@\""), &["pull", "org/model"]).run().expect_code(0);
+        let directory = world.model("org/model");
+        for entry in repo.files() {
+            assert_eq!(mode(&directory.join(&entry.path)), file, "umask {umask}: {}", entry.path);
+        }
+        assert_eq!(mode(&directory), folder);
+        assert_eq!(mode(&directory.join("sub")), folder);
+        let area = world.volume().join(".muster");
+        let owner = listing(&area.join("owners")).into_iter().find(|name| name.ends_with(".json")).unwrap();
+        for ours in [
+            area.join("status.json"),
+            area.join("owners").join(owner),
+            directory.join(".muster/manifest.json"),
+            directory.join(".muster/receipt.json"),
+        ] {
+            assert_eq!(mode(&ours), 0o644, "umask {umask}: {}", ours.display());
+        }
+        assert_eq!(mode(&area.join("state")), 0o700);
+    }
+}
+
+#[test]
+fn a_setgid_folder_gives_its_group_to_everything() {
+    const GROUP: u32 = 54_321;
+    if !is_root() {
+        println!("skipped: only root may give a folder to another group");
+        return;
+    }
+    let repo = shards(2, MIB).plain("sub/x.json", "{}");
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    chown(world.volume(), None, Some(GROUP)).unwrap();
+    std::fs::set_permissions(world.volume(), PermissionsExt::from_mode(0o2775)).unwrap();
+    in_shell(&world, "umask 002; exec \"$@\"", &["pull", "org/model"]).run().expect_code(0);
+    let directory = world.model("org/model");
+    for name in listing(&directory) {
+        let path = directory.join(name.trim_end_matches('/'));
+        assert_eq!(std::fs::metadata(&path).unwrap().gid(), GROUP, "{name}");
+        if name.ends_with('/') {
+            assert_eq!(mode(&path), 0o2775, "{name}");
+        }
+    }
+    for entry in repo.files() {
+        assert_eq!(mode(&directory.join(&entry.path)), 0o664, "{}", entry.path);
+    }
+}
+
+/// The binary where every user may run it.
+fn binary_for_all(world: &Muster) -> PathBuf {
+    std::fs::set_permissions(world.home(), PermissionsExt::from_mode(0o755)).unwrap();
+    let binary = world.home().join("muster");
+    std::fs::copy(BINARY, &binary).unwrap();
+    std::fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
+    binary
+}
+
+#[test]
+fn a_user_without_home_or_name_needs_the_volume_alone() {
+    const USER: u32 = 54_322;
+    if !is_root() {
+        println!("skipped: only root may become another user");
+        return;
+    }
+    let repo = shards(2, MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let binary = binary_for_all(&world);
+    chown(world.volume(), Some(USER), Some(USER)).unwrap();
+    let home = world.home().to_owned();
+    let mut bare = world.clone();
+    for name in ["HOME", "HF_HOME", "TMPDIR", "XDG_RUNTIME_DIR"] {
+        bare = bare.without_env(name);
+    }
+    let as_user = |args: &[&str]| {
+        let user = ["--reuid", "54322", "--regid", "54322", "--clear-groups", "--no-new-privs"];
+        let all = user.iter().map(|arg| (*arg).to_owned()).chain([binary.display().to_string()]);
+        bare.program("setpriv", all.chain(args.iter().map(|arg| (*arg).to_owned())).collect::<Vec<_>>())
+            .current_dir("/")
+    };
+    let before = listing(&home).into_iter().filter(|name| !name.starts_with("volume")).collect::<Vec<_>>();
+    as_user(&["pull", "org/model"]).run().expect_code(0);
+    assert_complete(&world.model("org/model"), &repo);
+    as_user(&["gate", "org/model"]).run().expect_code(0);
+    as_user(&["status"]).run().expect_code(0);
+    let after = listing(&home).into_iter().filter(|name| !name.starts_with("volume")).collect::<Vec<_>>();
+    assert_eq!(before, after, "nothing is written beside the volume");
+
+    // A volume of somebody else says so before the first byte.
+    chown(world.volume(), Some(0), Some(0)).unwrap();
+    std::fs::set_permissions(world.volume(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::remove_dir_all(world.volume().join(".muster")).unwrap();
+    std::fs::remove_dir_all(world.volume().join("org")).unwrap();
+    let sent = hub.total_body_bytes();
+    let out = as_user(&["pull", "org/model"]).run().expect_code(18);
+    assert!(out.stderr.contains("not allowed to create") && out.stderr.contains("hint"), "{out}");
+    assert_eq!(hub.total_body_bytes(), sent);
+}
+
+#[test]
+fn a_read_only_volume_says_so_at_the_start_and_still_gates() {
+    let repo = shards(2, MIB);
+    let other = RepoSpec::new("org/other").lfs("x.bin", Content::generated(1, MIB));
+    let hub = Hub::with([repo, other]);
+    let world = Muster::on(&hub);
+    let read_only = |args: &[&str]| {
+        let mount = "mount --bind \"$MUSTER_VOLUME\" \"$MUSTER_VOLUME\" && \
+                     mount -o remount,bind,ro \"$MUSTER_VOLUME\" && exec \"$@\"";
+        let all = ["-m", "sh", "-c", mount, "sh"].into_iter().chain(args.iter().copied());
+        world.program("unshare", all.map(str::to_owned).collect::<Vec<_>>())
+    };
+    if !is_root() || read_only(&["true"]).run().code != Some(0) {
+        println!("skipped: no read-only mount without the right to mount");
+        return;
+    }
+    pull(&world).run().expect_code(0);
+    let (sent, before) = (hub.total_body_bytes(), listing(world.volume()));
+    let out = read_only(&[BINARY, "pull", "org/other"]).run().expect_code(18);
+    assert!(out.stderr.contains("read-only file system") && out.stderr.contains("hint"), "{out}");
+    assert_eq!((hub.total_body_bytes(), listing(world.volume())), (sent, before));
+    read_only(&[BINARY, "gate", "org/model"]).run().expect_code(0);
+    read_only(&[BINARY, "pull", "org/model"]).run().expect_code(0);
+    read_only(&[BINARY, "status"]).run().expect_code(0);
+}
