@@ -294,6 +294,22 @@ mod tests {
     }
 
     #[test]
+    fn received_bytes_are_durable_only_once_they_are_claimed() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(&place.path().join("model")).unwrap();
+        let (file, _) = received(&model);
+        let counts = |file: &FileFetch| (file.progress.received(), file.progress.durable(), file.unclaimed());
+        assert_eq!(counts(&file), (5000, 0, 5000));
+        // The bytes can be synced, and the claims have nowhere to go.
+        std::fs::remove_dir_all(place.path().join("model/.muster/partial")).unwrap();
+        assert!(file.checkpoint().is_err());
+        assert_eq!(counts(&file), (5000, 0, 5000));
+        let (other, _) = received(&ModelDir::create(&place.path().join("other")).unwrap());
+        assert_eq!(other.checkpoint().unwrap(), 5000);
+        assert_eq!(counts(&other), (5000, 5000, 0));
+    }
+
+    #[test]
     fn bytes_that_came_out_of_order_are_proved_from_disk() {
         let place = tempfile::tempdir().unwrap();
         let model = ModelDir::create(&place.path().join("model")).unwrap();

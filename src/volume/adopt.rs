@@ -14,6 +14,7 @@ use super::error::{Result, Step, VolumeError};
 use super::model_dir::ModelDir;
 use super::partial::{Partial, Place, Resumed, drop_pages};
 use super::small_file;
+use super::sync;
 use super::writer::{Part, PartialName, PathHash, WriterId};
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
@@ -216,7 +217,7 @@ fn take_in_place(place: Place, leftover: &Leftover, claimed: Claimed, same_boot:
     if same_boot && !claimed.of_other && prefix.end <= place.entry.size {
         // The writer is gone, its pages are not. Synced and dropped, the next read comes from
         // the disk: an error that only the dead writer was told of then shows in the hash.
-        file.sync_data().map_err(|e| place.fail(Step::Sync, e))?;
+        sync::data(&file, "leftover").map_err(|e| place.fail(Step::Sync, e))?;
         drop_pages(&file, &prefix);
         trusted.insert(prefix);
     }

@@ -9,6 +9,7 @@ use std::io::{Read as _, Write as _};
 use super::dir::Dir;
 use super::error::{Result, Step, VolumeError};
 use super::small_file::Temp;
+use super::sync;
 use super::writer::PartialName;
 use crate::core::claims;
 use crate::core::manifest::FileEntry;
@@ -48,7 +49,7 @@ impl ClaimsFile {
 
     fn write(&mut self, bytes: &[u8]) -> std::result::Result<(), (Step, std::io::Error)> {
         self.file.write_all(bytes).map_err(|e| (Step::Write, e))?;
-        self.file.sync_data().map_err(|e| (Step::Sync, e))
+        sync::data(&self.file, "claims").map_err(|e| (Step::Sync, e))
     }
 }
 

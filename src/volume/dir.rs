@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Sta
 use rustix::io::Errno;
 
 use super::error::{Result, Step, VolumeError};
+use super::sync;
 
 /// Mode of a file or folder before the umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
@@ -156,7 +157,9 @@ impl Dir {
         let (source, from) = self.parent_of(from)?;
         let (target, to) = to_dir.parent_of(to)?;
         rustix::fs::renameat(&source.fd, from, &target.fd, to)
-            .map_err(|e| VolumeError::new(Step::Rename, source.shown(from), e))
+            .map_err(|e| VolumeError::new(Step::Rename, source.shown(from), e))?;
+        sync::named(to);
+        Ok(())
     }
 
     /// Moves an entry to a name that nothing has.
@@ -175,7 +178,11 @@ impl Dir {
                 source.rename(from, &target, to)
             }
             Err(Errno::EXIST) => Err(VolumeError::Occupied { path: target.shown(to) }),
-            other => other.map_err(|e| VolumeError::new(Step::Rename, source.shown(from), e)),
+            Err(error) => Err(VolumeError::new(Step::Rename, source.shown(from), error)),
+            Ok(()) => {
+                sync::named(to);
+                Ok(())
+            }
         }
     }
 
@@ -210,7 +217,7 @@ impl Dir {
     /// Makes the names in this folder durable.
     pub fn sync(&self) -> Result<()> {
         let fail = |error| VolumeError::new(Step::Sync, &*self.path, error);
-        match rustix::fs::fsync(&self.reopen().map_err(fail)?) {
+        match sync::names(&self.reopen().map_err(fail)?, self.last()) {
             // Some network file systems cannot sync a folder; their names are durable or never will be.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
             other => other.map_err(fail),
@@ -262,6 +269,10 @@ impl Dir {
         }
         walk.folders.sort_by_key(|folder| std::cmp::Reverse(folder.matches('/').count()));
         Ok(walk)
+    }
+
+    fn last(&self) -> &str {
+        self.path.file_name().and_then(OsStr::to_str).unwrap_or_default()
     }
 
     /// A descriptor that can be read and synced, which ours of kind `O_PATH` cannot.

@@ -27,6 +27,7 @@ pub mod removal;
 pub mod retired;
 pub mod small_file;
 pub mod space;
+mod sync;
 pub mod writer;
 
 pub use error::VolumeError;

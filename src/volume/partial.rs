@@ -26,6 +26,7 @@ use super::dir::{Dir, size_of, stat_of};
 use super::error::{Result, Step, VolumeError};
 use super::model_dir::ModelDir;
 use super::publish::Sealed;
+use super::sync;
 use super::writer::{PartialName, WriterId};
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
@@ -192,7 +193,7 @@ impl Partial {
         self.check_alive()?;
         let Some(last) = ranges.iter().next_back() else { return Ok(()) };
         self.check_end(last.end)?;
-        let synced = self.file.sync_data().map_err(|e| self.place.fail(Step::Sync, e));
+        let synced = sync::data(&self.file, "partial").map_err(|e| self.place.fail(Step::Sync, e));
         self.final_if_failed(synced)?;
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         // Another connection's failure may have come between: its bytes could be among these.
@@ -226,7 +227,7 @@ impl Partial {
             return Err(VolumeError::Short { path: self.place.shown(), expected: size, found: size_of(&stat) });
         }
         // Not fdatasync: the times are part of the identity and have to survive too.
-        self.file.sync_all().map_err(|e| self.place.fail(Step::Sync, e))?;
+        sync::all(&self.file, "partial").map_err(|e| self.place.fail(Step::Sync, e))?;
         Ok(Sealed::new(self.place, self.file, stat.st_ino))
     }
 
@@ -423,6 +424,36 @@ mod tests {
         assert_eq!(resumed.durable, set(&[(0, 500)]));
         resumed.partial.write_at(500, &data[500..]).unwrap();
         resumed.partial.seal().unwrap();
+    }
+
+    /// Takes every byte and cannot sync.
+    fn unsyncable() -> File {
+        File::options().read(true).write(true).open("/dev/null").unwrap()
+    }
+
+    #[test]
+    fn what_could_not_be_synced_is_not_claimed() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let mut partial = Partial::create(&model, &entry, OURS).unwrap();
+        partial.write_at(0, &data).unwrap();
+        partial.checkpoint(&set(&[(0, 500)])).unwrap();
+        partial.file = unsyncable();
+        let failed = partial.checkpoint(&set(&[(500, 1000)]));
+        assert!(matches!(failed, Err(VolumeError::Io { step: Step::Sync, .. })), "{failed:?}");
+        assert!(matches!(partial.checkpoint(&set(&[(500, 1000)])), Err(VolumeError::Poisoned { .. })));
+        assert!(matches!(partial.seal(), Err(VolumeError::Poisoned { .. })));
+        assert_eq!(Partial::resume(&model, &entry, OURS).unwrap().unwrap().durable, set(&[(0, 500)]));
+    }
+
+    #[test]
+    fn what_could_not_be_synced_is_not_sealed() {
+        let (_place, model) = model();
+        let mut partial = Partial::create(&model, &lfs_entry("a", b""), OURS).unwrap();
+        partial.file = unsyncable();
+        let failed = partial.seal();
+        assert!(matches!(failed, Err(VolumeError::Io { step: Step::Sync, .. })), "{failed:?}");
     }
 
     #[test]

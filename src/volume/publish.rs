@@ -180,9 +180,13 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
     use super::super::partial::Partial;
+    use super::super::sync::seen;
     use super::super::testing::{OURS, bytes, lfs_entry, model, names, proof, sealed, set, verified};
     use super::*;
     use crate::core::identity::Observed;
+    use crate::core::manifest::Manifest;
+    use crate::core::manifest::tests::source;
+    use crate::core::receipt::{Receipt, Witness};
 
     #[test]
     fn a_final_name_appears_only_when_the_bytes_are_proved() {
@@ -204,6 +208,30 @@ mod tests {
         assert!(record.proves(&entry));
         assert_eq!(std::fs::read(model.path_of(&entry.path)).unwrap(), data);
         assert!(names(&model.path().join(".muster/partial")).is_empty(), "partial and claims are gone");
+    }
+
+    #[test]
+    fn each_step_is_durable_before_the_next_one_counts_on_it() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("sub/a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        seen::take();
+        partial.write_at(0, &data).unwrap();
+        partial.checkpoint(&set(&[(0, 600)])).unwrap();
+        let claims = super::super::writer::PartialName::of(&entry.path, OURS).claims();
+        let first = ["data partial", "data claims", &format!("named {claims}"), "names partial"];
+        assert_eq!(seen::take(), first, "the first claims come with their name");
+        partial.checkpoint(&set(&[(600, 1000)])).unwrap();
+        assert_eq!(seen::take(), ["data partial", "data claims"]);
+        let sealed = partial.seal().unwrap();
+        assert_eq!(seen::take(), ["all partial"]);
+        let record = sealed.verified(proof(&entry, &data), Proved::Stream).unwrap().publish(&model).unwrap();
+        assert_eq!(seen::take(), ["names model", "named a", "names sub"]);
+        let manifest = Manifest::seal(source(), vec![entry]).unwrap();
+        let witness = Witness { at: jiff::Timestamp::UNIX_EPOCH, program: "muster".into(), host: "here".into() };
+        model.store_receipt(&Receipt::seal(&manifest, vec![record], witness).unwrap()).unwrap();
+        assert_eq!(seen::take(), ["all receipt.json", "named receipt.json", "names .muster"]);
     }
 
     #[test]

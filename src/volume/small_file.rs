@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 
 use super::dir::{Dir, kind_of, stat_of};
 use super::error::{Result, Step, VolumeError};
-use super::identity;
+use super::{identity, sync};
 
 /// End of the names that exist only while a file is being written.
 const TEMP: &str = ".tmp";
@@ -117,7 +117,7 @@ impl<'a> Temp<'a> {
         rustix::fs::fchmod(&temp.file, Mode::from_raw_mode(0o644))
             .map_err(|e| VolumeError::new(Step::Set, &path, e))?;
         if durable == Durable::Yes {
-            temp.file.sync_all().map_err(|e| VolumeError::new(Step::Sync, &path, e))?;
+            sync::all(&temp.file, stem).map_err(|e| VolumeError::new(Step::Sync, &path, e))?;
         }
         Ok(temp)
     }

@@ -26,6 +26,7 @@ use super::dir::Dir;
 use super::error::{Step, VolumeError};
 use super::fs_kind::FsKind;
 use super::small_file;
+use super::sync;
 use super::writer::WriterId;
 
 pub use glance::Glance;
@@ -304,7 +305,7 @@ fn make(owners: &Dir, record: &Record) -> Result<(), VolumeError> {
         // No hard links here. Half a record may be seen then, which says nothing and is waited for.
         Err(error) if matches!(error.errno(), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK)) => {
             let mut file = owners.create_file(&name)?;
-            let write = file.write_all(&bytes).and_then(|()| file.sync_all());
+            let write = file.write_all(&bytes).and_then(|()| sync::all(&file, &name));
             write.map_err(|error| VolumeError::new(Step::Write, owners.shown(&name), error))?;
             owners.sync()
         }
