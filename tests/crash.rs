@@ -95,7 +95,7 @@ struct Tally {
 fn pull_and_kill(hub: &Hub, world: &Muster, repo: &RepoSpec, patience: Duration, tally: &mut Tally) -> bool {
     let mut child = world.args(["pull", "org/model", "--connections", "6"]).spawn();
     let started = Instant::now();
-    if tally.kills % 4 == 0 {
+    if tally.kills.is_multiple_of(4) {
         assert_gate_is_right(world, repo);
     }
     while started.elapsed() < patience && child.is_running() {
@@ -135,7 +135,7 @@ fn a_pull_killed_at_random_instants_never_shows_a_wrong_byte_nor_an_open_gate_an
                 tally.pulls += 1;
                 assert!(assert_gate_is_right(&world, &repo));
                 world.args(["remove", "org/model", "--now"]).run().expect_code(0);
-            } else if tally.kills % 3 == 0 {
+            } else if tally.kills.is_multiple_of(3) {
                 assert_gate_is_right(&world, &repo);
             }
         }

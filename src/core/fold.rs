@@ -25,10 +25,13 @@ impl Folding {
     /// The name that stands for all names it is taken for.
     #[must_use]
     pub fn apply(self, name: &str) -> String {
-        let cased = |text: &str| match self.case {
-            // Upper case first: `ß` and `ſ` have one, and it is not theirs alone.
-            true => text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect(),
-            false => text.to_owned(),
+        let cased = |text: &str| {
+            if self.case {
+                // Upper case first: `ß` and `ſ` have one, and it is not theirs alone.
+                text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+            } else {
+                text.to_owned()
+            }
         };
         if name.is_ascii() {
             return if self.case { name.to_ascii_lowercase() } else { name.to_owned() };

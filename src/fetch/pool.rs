@@ -297,8 +297,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let volume = Volume::create(place.path()).unwrap();
         let context = context(&volume, Arc::default());
-        let entry = lfs_entry("full.bin", &[7; 40_000]);
-        let adopted = Some(whole(&context, &entry, &[8; 40_000]));
+        let entry = lfs_entry("full.bin", &vec![7; 40_000]);
+        let adopted = Some(whole(&context, &entry, &vec![8; 40_000]));
         let progress = Arc::clone(&context.progress);
         let wanted = vec![Wanted { id: FileId(0), entry, adopted }];
         let error = fetch(context, wanted, Pace::pinned(2), CancellationToken::new()).await.unwrap_err();
