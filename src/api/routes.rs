@@ -1,6 +1,6 @@
 //! The paths and what each does.
 //!
-//! Thin: a request becomes a call of [`Jobs`](crate::daemon::Jobs), and its answer JSON. What is
+//! Thin: a request becomes a call of [`Jobs`], and its answer JSON. What is
 //! asked of the store or the volume runs on blocking threads.
 
 use std::sync::Arc;

@@ -108,7 +108,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// The number alone of `count`, in the unit that [`bytes`] shows `whole` in: `237.1` of
+/// The number alone of `count`, in the unit that [`bytes()`] shows `whole` in: `237.1` of
 /// `540.2 GB`.
 #[must_use]
 pub fn bytes_beside(count: u64, whole: u64) -> String {
