@@ -206,6 +206,15 @@ fn a_second_daemon_ends_at_once_and_names_the_first() {
     assert_eq!(next.api.get("/v1/models").1["daemon"]["pid"], next.process.id());
 }
 
+/// A daemon that waits for an owner which was killed and looks like one nobody here can see.
+fn second_to_one_out_of_sight(world: &Muster) -> Child {
+    Owner::start(world).process.kill();
+    out_of_sight(world, 7);
+    let mut second = world.args(["daemon"]).spawn();
+    second.wait_for_text("sign of life", SOON);
+    second
+}
+
 /// Makes a killed daemon's record look like that of a process nobody here can see.
 fn out_of_sight(world: &Muster, counter: u64) {
     let path = world.volume().join(".muster/owners/1.json");
@@ -221,10 +230,7 @@ fn out_of_sight(world: &Muster, counter: u64) {
 fn an_owner_out_of_sight_is_waited_for_and_left_alone_when_it_moves() {
     let hub = Hub::start(kimi());
     let world = Muster::on(&hub);
-    Owner::start(&world).process.kill();
-    out_of_sight(&world, 7);
-    let mut second = world.args(["daemon"]).spawn();
-    second.wait_for_text("sign of life", SOON);
+    let second = second_to_one_out_of_sight(&world);
     out_of_sight(&world, 8);
     let out = second.wait(SOON).expect_code(15);
     assert!(out.stderr.contains("held by process"), "{out}");
@@ -234,10 +240,7 @@ fn an_owner_out_of_sight_is_waited_for_and_left_alone_when_it_moves() {
 fn an_owner_out_of_sight_loses_the_volume_after_a_silent_lease() {
     let hub = Hub::start(kimi());
     let world = Muster::on(&hub);
-    Owner::start(&world).process.kill();
-    out_of_sight(&world, 7);
-    let mut second = world.args(["daemon"]).spawn();
-    second.wait_for_text("sign of life", SOON);
+    let mut second = second_to_one_out_of_sight(&world);
     assert!(!second.stderr_so_far().contains("owns"));
     second.wait_for_text("muster daemon owns ", Duration::from_secs(50));
     assert!(world.volume().join(".muster/owners/2.json").exists());

@@ -123,14 +123,14 @@ fn without_query(word: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use reqwest::header::{HeaderName, HeaderValue};
 
     use crate::core::endpoint::Endpoint;
 
     use super::*;
 
-    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+    pub(in crate::hub) fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
         let pair = |(name, value): &(&str, &str)| {
             (HeaderName::try_from(*name).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap())
         };

@@ -105,20 +105,12 @@ fn not_there(asked: Asked<'_>, answer: Box<Answer>) -> HubError {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::{HeaderName, HeaderValue};
-
     use crate::core::code::Code;
     use crate::core::repo::{RepoId, RepoKind};
     use crate::core::retry::FailureClass;
+    use crate::hub::answer::tests::headers;
 
     use super::*;
-
-    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
-        let pair = |(name, value): &(&str, &str)| {
-            (HeaderName::try_from(*name).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap())
-        };
-        pairs.iter().map(pair).collect()
-    }
 
     fn repo() -> Repo {
         Repo { kind: RepoKind::Model, id: RepoId::parse("org/model").unwrap() }

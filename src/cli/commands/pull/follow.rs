@@ -4,10 +4,8 @@
 
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
-
-use super::Pull;
 use super::foreground::ended;
+use super::{Pull, looks};
 use crate::api::client::{Client, ClientError};
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::progress::Line;
@@ -44,8 +42,7 @@ pub(super) async fn hand_over(
     }
     pull.ui.note(&format!("process {} on {} does the work; this follows it", owner.pid, owner.host));
     let mut progress = pull.ui.progress();
-    let mut looks = interval(LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = looks(LOOK_EVERY);
     let end = loop {
         tokio::select! {
             _ = looks.tick() => {}

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
-use super::Pull;
 use super::follow::{self, Followed};
+use super::{Pull, looks};
 use crate::api::client::Client;
 use crate::api::{Candidate, OwnError, Wish};
 use crate::cli::exit::{CliError, Exit};
@@ -133,8 +133,7 @@ async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Op
     let name = &pull.request.spec.name;
     let (jobs, lost) = (daemon.jobs(), daemon.lost());
     let mut progress = pull.ui.progress();
-    let mut looks = interval(LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = looks(LOOK_EVERY);
     let end = loop {
         tokio::select! {
             _ = looks.tick() => {}

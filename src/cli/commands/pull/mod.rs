@@ -8,7 +8,10 @@ mod background;
 mod follow;
 mod foreground;
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::super::signals::Signals;
 use crate::cli::args::PullArgs;
@@ -149,6 +152,13 @@ pub(super) fn hub_config(settings: &Settings) -> Result<HubConfig, CliError> {
         idle: settings.idle_timeout.value,
     };
     Ok(HubConfig { token, timeouts, ..HubConfig::new(settings.endpoint.value.clone()) })
+}
+
+/// Ticks for a look at the job: at once, then this often; a late one moves those after it.
+fn looks(every: Duration) -> Interval {
+    let mut looks = interval(every);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    looks
 }
 
 fn done_line(manifest: &Manifest) -> String {
