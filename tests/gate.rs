@@ -4,11 +4,11 @@
 
 #[path = "support/model.rs"]
 mod model;
+mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use model::{Model, kimi_shaped, manifest};
@@ -17,40 +17,34 @@ use muster::gate::check::{Gate, Listener, Notice, Question};
 use muster::volume::in_use::Attempt;
 use muster::volume::{ModelDir, Volume};
 use serde_json::Value;
+use support::{Child, Muster, Output, assert_valid, flip_byte, trace};
 
+const SOON: Duration = Duration::from_secs(30);
 const SHARD: &str = "model-00002-of-00004.safetensors";
 
-/// A way to run `muster` on a volume, with a home of its own.
-struct Muster<'a> {
-    volume: &'a Path,
-    home: tempfile::TempDir,
-}
+/// Calls `muster` on a volume.
+struct Caller(Muster);
 
-struct Ended {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl<'a> Muster<'a> {
-    fn on(volume: &'a Path) -> Self {
-        Self { volume, home: tempfile::tempdir().unwrap() }
+impl Caller {
+    fn on(volume: &Path) -> Self {
+        Self(Muster::new(volume))
     }
 
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
-        command.args(args).env_clear().env("HOME", self.home.path()).env("MUSTER_VOLUME", self.volume);
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command
+    fn home(&self) -> &Path {
+        self.0.home()
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
-        ended(self.command(args).output().unwrap())
+    fn start(&self, args: &[&str]) -> Child {
+        self.0.args(args).spawn()
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.0.args(args).run()
     }
 
     /// Runs with a command that leaves a mark, and says whether it ran.
-    fn launches(&self, args: &[&str]) -> (Ended, bool) {
-        let mark = self.home.path().join("mark");
+    fn launches(&self, args: &[&str]) -> (Output, bool) {
+        let mark = self.home().join("mark");
         let mut all = args.to_vec();
         all.extend(["--", "touch", mark.to_str().unwrap()]);
         let ended = self.run(&all);
@@ -60,34 +54,13 @@ impl<'a> Muster<'a> {
     }
 
     fn json(&self, args: &[&str]) -> (i32, Value) {
-        let mut all = vec!["--json"];
-        all.extend(args);
-        let ended = self.run(&all);
-        let value = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{} {}", ended.out, ended.err));
-        (ended.code, value)
+        let ended = self.0.args(args).arg("--json").run();
+        (ended.code.unwrap(), ended.json())
     }
-}
-
-fn ended(output: Output) -> Ended {
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
 fn kimi() -> Model {
     Model::verified(&kimi_shaped())
-}
-
-fn flip_a_byte(path: &Path) {
-    let mut bytes = fs::read(path).unwrap();
-    bytes[0] ^= 1;
-    fs::write(path, bytes).unwrap();
-}
-
-fn assert_valid(schema: &str, value: &Value) {
-    let schema: Value = serde_json::from_str(schema).unwrap();
-    let validator = jsonschema::draft202012::options().build(&schema).unwrap();
-    let errors: Vec<_> = validator.iter_errors(value).map(|error| error.to_string()).collect();
-    assert!(errors.is_empty(), "{errors:?} in {value}");
 }
 
 const GATE_SCHEMA: &str = include_str!("../src/api/schema/gate.v1.json");
@@ -96,44 +69,44 @@ const VERIFY_SCHEMA: &str = include_str!("../src/api/schema/verify.v1.json");
 #[test]
 fn a_complete_model_starts_the_command_and_its_exit_code_comes_back() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     let script = "test \"$1\" = \"$MUSTER_MODEL_DIR\" && test -f \"$1/config.json\" && echo $MUSTER_COMMIT && exit 7";
     let ended = muster.run(&["gate", "kimi", "--", "sh", "-c", script, "sh", "{}"]);
-    assert_eq!((ended.code, ended.out.trim()), (7, "5c".repeat(20).as_str()), "{}", ended.err);
+    assert_eq!((ended.code, ended.stdout.trim()), (Some(7), "5c".repeat(20).as_str()), "{}", ended.stderr);
     assert!(
-        ended.err.starts_with("open: 4.0 kB, 7 files, all 4 shards present and verified, commit 5c5c5c"),
+        ended.stderr.starts_with("open: 4.0 kB, 7 files, all 4 shards present and verified, commit 5c5c5c"),
         "{}",
-        ended.err
+        ended.stderr
     );
 }
 
 #[test]
 fn without_a_command_the_line_is_the_result() {
     let model = kimi();
-    let ended = Muster::on(model.volume()).run(&["gate", "kimi"]);
-    assert_eq!((ended.code, ended.err.as_str()), (0, ""));
-    assert!(ended.out.starts_with("open: ") && ended.out.contains(" ms)"), "{}", ended.out);
+    let ended = Caller::on(model.volume()).run(&["gate", "kimi"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert!(ended.stdout.starts_with("open: ") && ended.stdout.contains(" ms)"), "{}", ended.stdout);
 }
 
 #[test]
 fn a_command_that_is_not_there_or_cannot_run_ends_as_in_a_shell() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
-    assert_eq!(muster.run(&["gate", "kimi", "--", "/nonexistent/launcher"]).code, 127);
-    assert_eq!(muster.run(&["gate", "kimi", "--", model.path("config.json").to_str().unwrap()]).code, 126);
+    let muster = Caller::on(model.volume());
+    assert_eq!(muster.run(&["gate", "kimi", "--", "/nonexistent/launcher"]).code, Some(127));
+    assert_eq!(muster.run(&["gate", "kimi", "--", model.path("config.json").to_str().unwrap()]).code, Some(126));
 }
 
 #[test]
 fn a_missing_shard_is_incomplete_and_the_command_never_runs() {
     let model = kimi();
     fs::remove_file(model.path(SHARD)).unwrap();
-    let (ended, ran) = Muster::on(model.volume()).launches(&["gate", "kimi"]);
-    assert_eq!((ended.code, ran), (10, false));
-    assert!(ended.out.starts_with(&format!("closed (10): {SHARD}: missing (1.0 kB)")), "{}", ended.out);
+    let (ended, ran) = Caller::on(model.volume()).launches(&["gate", "kimi"]);
+    assert_eq!((ended.code, ran), (Some(10), false));
+    assert!(ended.stdout.starts_with(&format!("closed (10): {SHARD}: missing (1.0 kB)")), "{}", ended.stdout);
     assert!(
-        ended.err.contains("hint: muster pull org/Kimi --to kimi fetches this file again (1.0 kB)"),
+        ended.stderr.contains("hint: muster pull org/Kimi --to kimi fetches this file again (1.0 kB)"),
         "{}",
-        ended.err
+        ended.stderr
     );
 }
 
@@ -141,10 +114,10 @@ fn a_missing_shard_is_incomplete_and_the_command_never_runs() {
 fn a_flipped_byte_is_corrupt_and_the_command_never_runs() {
     for file in [SHARD, "config.json", "tokenizer/vocab.txt"] {
         let model = kimi();
-        flip_a_byte(&model.path(file));
-        let (ended, ran) = Muster::on(model.volume()).launches(&["gate", "kimi"]);
-        assert_eq!((ended.code, ran), (11, false), "{}", ended.err);
-        assert!(ended.out.starts_with(&format!("closed (11): {file}: sha256 expected ")), "{}", ended.out);
+        flip_byte(&model.path(file), 0);
+        let (ended, ran) = Caller::on(model.volume()).launches(&["gate", "kimi"]);
+        assert_eq!((ended.code, ran), (Some(11), false), "{}", ended.stderr);
+        assert!(ended.stdout.starts_with(&format!("closed (11): {file}: sha256 expected ")), "{}", ended.stdout);
     }
 }
 
@@ -159,11 +132,11 @@ fn a_flipped_byte_behind_restored_times_is_found_by_a_full_check() {
         fs::write(model.path(path), bytes).unwrap();
     }
     trust_what_is_there(&model);
-    let muster = Muster::on(model.volume());
-    assert_eq!(muster.run(&["gate", "kimi"]).code, 0);
+    let muster = Caller::on(model.volume());
+    assert_eq!(muster.run(&["gate", "kimi"]).code, Some(0));
     let (ended, ran) = muster.launches(&["gate", "kimi", "--full"]);
-    assert_eq!((ended.code, ran), (11, false));
-    assert!(ended.err.contains("muster verify kimi --quarantine sets this file aside"), "{}", ended.err);
+    assert_eq!((ended.code, ran), (Some(11), false));
+    assert!(ended.stderr.contains("muster verify kimi --quarantine sets this file aside"), "{}", ended.stderr);
 }
 
 /// Puts the identities of the files on disk on the receipt, whatever their bytes.
@@ -180,15 +153,15 @@ fn trust_what_is_there(model: &Model) {
 #[test]
 fn a_model_never_pulled_is_unknown_and_the_message_says_where_was_looked() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     for name in ["other", "org/other", "./nowhere", "/nowhere"] {
         let (ended, ran) = muster.launches(&["gate", name]);
-        assert_eq!((ended.code, ran), (13, false), "{name}");
+        assert_eq!((ended.code, ran), (Some(13), false), "{name}");
     }
     let ended = muster.run(&["gate", "other"]);
     let looked =
         format!("closed (13): no model `other` on the volume {} (from MUSTER_VOLUME)", model.volume().display());
-    assert!(ended.out.starts_with(&looked), "{}", ended.out);
+    assert!(ended.stdout.starts_with(&looked), "{}", ended.stdout);
 }
 
 #[test]
@@ -198,12 +171,12 @@ fn a_cut_shard_names_the_missing_bytes_every_time() {
         let path = model.path(SHARD);
         let size = fs::metadata(&path).unwrap().len();
         fs::File::options().write(true).open(&path).unwrap().set_len(size - cut).unwrap();
-        let muster = Muster::on(model.volume());
+        let muster = Caller::on(model.volume());
         for _ in 0..3 {
             let ended = muster.run(&["gate", "kimi"]);
-            assert_eq!(ended.code, 11);
+            assert_eq!(ended.code, Some(11));
             let missing = if cut == 1 { "1 byte missing".to_owned() } else { format!("{cut} bytes missing") };
-            assert!(ended.out.contains(&missing), "{}", ended.out);
+            assert!(ended.stdout.contains(&missing), "{}", ended.stdout);
         }
     }
 }
@@ -214,15 +187,15 @@ fn a_link_in_the_place_of_a_file_keeps_the_gate_closed() {
     let aside = model.volume().join("aside");
     fs::rename(model.path(SHARD), &aside).unwrap();
     std::os::unix::fs::symlink(&aside, model.path(SHARD)).unwrap();
-    let ended = Muster::on(model.volume()).run(&["gate", "kimi"]);
-    assert_eq!(ended.code, 11);
-    assert!(ended.out.contains("a regular file expected"), "{}", ended.out);
+    let ended = Caller::on(model.volume()).run(&["gate", "kimi"]);
+    assert_eq!(ended.code, Some(11));
+    assert!(ended.stdout.contains("a regular file expected"), "{}", ended.stdout);
 }
 
 #[test]
 fn a_directory_that_cannot_be_written_to_is_gated_and_left_untouched() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     let set_folders = |mode| {
         for folder in [model.dir(), model.path(".muster"), model.path("tokenizer")] {
             fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
@@ -231,19 +204,19 @@ fn a_directory_that_cannot_be_written_to_is_gated_and_left_untouched() {
     // A change of mode drifts the identity, so that something has to be hashed.
     fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o444)).unwrap();
     set_folders(0o555);
-    let before = model.trace();
+    let before = trace(&model.dir());
     for args in [&["gate", "kimi"][..], &["gate", "kimi", "--full"], &["gate", "kimi", "--no-remember"]] {
         let ended = muster.run(args);
-        assert_eq!(ended.code, 0, "{} {}", ended.out, ended.err);
+        assert_eq!(ended.code, Some(0), "{} {}", ended.stdout, ended.stderr);
     }
     flip_nothing_but_ask(&muster);
-    assert_eq!(model.trace(), before, "the gate wrote in the model directory");
+    assert_eq!(trace(&model.dir()), before, "the gate wrote in the model directory");
     set_folders(0o755);
 }
 
-fn flip_nothing_but_ask(muster: &Muster<'_>) {
-    assert_eq!(muster.run(&["gate", "kimi", "--revision", "v2"]).code, 10);
-    assert_eq!(muster.run(&["gate", "kimi", "--manifest-id", &"0".repeat(64)]).code, 12);
+fn flip_nothing_but_ask(muster: &Caller) {
+    assert_eq!(muster.run(&["gate", "kimi", "--revision", "v2"]).code, Some(10));
+    assert_eq!(muster.run(&["gate", "kimi", "--manifest-id", &"0".repeat(64)]).code, Some(12));
 }
 
 #[test]
@@ -252,13 +225,17 @@ fn no_receipt_is_incomplete_even_when_every_byte_is_right() {
     let receipt = model.path(".muster/receipt.json");
     fs::remove_file(&receipt).unwrap();
     fs::remove_file(model.path("config.json")).unwrap();
-    let ended = Muster::on(model.volume()).run(&["gate", "kimi", "--full"]);
-    assert_eq!(ended.code, 10);
-    assert!(ended.out.contains("there is no receipt") && ended.out.contains("config.json: missing"), "{}", ended.out);
+    let ended = Caller::on(model.volume()).run(&["gate", "kimi", "--full"]);
+    assert_eq!(ended.code, Some(10));
+    assert!(
+        ended.stdout.contains("there is no receipt") && ended.stdout.contains("config.json: missing"),
+        "{}",
+        ended.stdout
+    );
     fs::write(&receipt, b"{ garbled").unwrap();
-    let ended = Muster::on(model.volume()).run(&["gate", "kimi"]);
-    assert_eq!(ended.code, 10);
-    assert!(ended.out.contains("the receipt is damaged"), "{}", ended.out);
+    let ended = Caller::on(model.volume()).run(&["gate", "kimi"]);
+    assert_eq!(ended.code, Some(10));
+    assert!(ended.stdout.contains("the receipt is damaged"), "{}", ended.stdout);
 }
 
 #[test]
@@ -268,22 +245,22 @@ fn a_receipt_of_another_manifest_keeps_the_gate_closed() {
     files.pop();
     let dir = ModelDir::open(&model.dir()).unwrap();
     dir.store_manifest(&manifest(&files, Selection::default())).unwrap();
-    let ended = Muster::on(model.volume()).run(&["gate", "kimi"]);
-    assert_eq!(ended.code, 10);
-    assert!(ended.out.contains("the receipt is for another manifest"), "{}", ended.out);
+    let ended = Caller::on(model.volume()).run(&["gate", "kimi"]);
+    assert_eq!(ended.code, Some(10));
+    assert!(ended.stdout.contains("the receipt is for another manifest"), "{}", ended.stdout);
 }
 
 #[test]
 fn a_manifest_that_cannot_be_read_is_not_called_complete() {
     let model = kimi();
     fs::write(model.path(".muster/manifest.json"), b"{").unwrap();
-    assert_eq!(Muster::on(model.volume()).run(&["gate", "kimi"]).code, 18);
+    assert_eq!(Caller::on(model.volume()).run(&["gate", "kimi"]).code, Some(18));
 }
 
 #[test]
 fn a_drift_of_identities_is_hashed_once_and_remembered() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     for entry in model.manifest.files() {
         fs::set_permissions(model.path(entry.path.as_str()), fs::Permissions::from_mode(0o640)).unwrap();
     }
@@ -297,14 +274,14 @@ fn a_drift_of_identities_is_hashed_once_and_remembered() {
     fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(hashed(&["gate", "kimi"]), 1, "only what changed");
     assert_eq!(hashed(&["gate", "kimi", "--full"]), 7);
-    flip_a_byte(&model.path(SHARD));
-    assert_eq!(muster.run(&["gate", "kimi"]).code, 11);
+    flip_byte(&model.path(SHARD), 0);
+    assert_eq!(muster.run(&["gate", "kimi"]).code, Some(11));
 }
 
 #[test]
 fn the_json_form_is_valid_in_every_situation() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     let check = |args: &[&str], exit: i32| {
         let (code, value) = muster.json(args);
         assert_valid(GATE_SCHEMA, &value);
@@ -318,7 +295,7 @@ fn the_json_form_is_valid_in_every_situation() {
     check(&["gate", "kimi", "--manifest-id", &"0".repeat(64)], 12);
     let id = model.manifest.id().to_string();
     check(&["gate", "kimi", "--manifest-id", &id, "--revision", &"5c".repeat(20)], 0);
-    flip_a_byte(&model.path(SHARD));
+    flip_byte(&model.path(SHARD), 0);
     fs::remove_file(model.path("config.json")).unwrap();
     let closed = check(&["gate", "kimi"], 11);
     let reasons = closed["reasons"].as_array().unwrap();
@@ -331,18 +308,18 @@ fn the_json_form_is_valid_in_every_situation() {
 #[test]
 fn the_verdict_file_holds_the_same_json_even_when_a_command_follows() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
-    let file = muster.home.path().join("verdict.json");
+    let muster = Caller::on(model.volume());
+    let file = muster.home().join("verdict.json");
     let path = file.to_str().unwrap();
-    assert_eq!(muster.run(&["gate", "kimi", "--verdict", path, "--", "sh", "-c", "exit 3"]).code, 3);
+    assert_eq!(muster.run(&["gate", "kimi", "--verdict", path, "--", "sh", "-c", "exit 3"]).code, Some(3));
     let value: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_valid(GATE_SCHEMA, &value);
     assert_eq!(value["verdict"], "open");
     fs::remove_file(model.path(SHARD)).unwrap();
-    assert_eq!(muster.run(&["gate", "kimi", "--verdict", path]).code, 10);
+    assert_eq!(muster.run(&["gate", "kimi", "--verdict", path]).code, Some(10));
     assert_eq!(serde_json::from_slice::<Value>(&fs::read(&file).unwrap()).unwrap()["exit_code"], 10);
     let (ended, ran) = muster.launches(&["gate", "kimi", "--verdict", "/nonexistent/verdict.json"]);
-    assert!(ended.code != 0 && !ran);
+    assert!(ended.code.is_some_and(|code| code != 0) && !ran);
 }
 
 #[test]
@@ -352,10 +329,10 @@ fn people_see_ten_files_and_how_many_more() {
     for (path, _) in &files {
         fs::remove_file(model.path(path)).unwrap();
     }
-    let ended = Muster::on(model.volume()).run(&["gate", "kimi"]);
-    assert_eq!(ended.out.lines().count(), 11);
-    assert!(ended.out.ends_with("  and 20 more\n"), "{}", ended.out);
-    assert!(ended.err.contains("fetches these files again (30 B)"), "{}", ended.err);
+    let ended = Caller::on(model.volume()).run(&["gate", "kimi"]);
+    assert_eq!(ended.stdout.lines().count(), 11);
+    assert!(ended.stdout.ends_with("  and 20 more\n"), "{}", ended.stdout);
+    assert!(ended.stderr.contains("fetches these files again (30 B)"), "{}", ended.stderr);
 }
 
 #[test]
@@ -363,45 +340,37 @@ fn a_partial_selection_is_named() {
     let selection = Selection::new(vec![Pattern::parse("*.json").unwrap()], vec![]);
     let files = vec![("config.json".to_owned(), b"{}".to_vec())];
     let model = Model::with_selection(&files, selection);
-    let ended = Muster::on(model.volume()).run(&["gate", "kimi"]);
+    let ended = Caller::on(model.volume()).run(&["gate", "kimi"]);
     assert!(
-        ended.out.starts_with("open: 2 B, 1 file present and verified, selection --include *.json, commit"),
+        ended.stdout.starts_with("open: 2 B, 1 file present and verified, selection --include *.json, commit"),
         "{}",
-        ended.out
+        ended.stdout
     );
 }
 
 #[test]
 fn the_launched_command_keeps_the_directory_in_use() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
-    let mut child = muster.command(&["gate", "kimi", "--", "sh", "-c", "echo started; exec sleep 60"]);
-    let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
-    assert_eq!(line, "started\n");
+    let muster = Caller::on(model.volume());
+    let mut child = muster.start(&["gate", "kimi", "--", "sh", "-c", "echo started; exec sleep 60"]);
+    child.wait_for_text("started\n", SOON);
     let dir = ModelDir::open(&model.dir()).unwrap();
     assert!(matches!(dir.lock_exclusive(), Attempt::Held));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     assert!(matches!(dir.lock_exclusive(), Attempt::Taken(_)));
 }
 
 #[test]
 fn a_held_gate_keeps_the_lock_until_it_is_told_to_stop() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
-    let mut command = muster.command(&["gate", "kimi", "--hold"]);
-    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
-    assert!(line.starts_with("open: "), "{line}");
+    let muster = Caller::on(model.volume());
+    let mut child = muster.start(&["gate", "kimi", "--hold"]);
+    child.wait_for_text("open: ", SOON);
     let dir = ModelDir::open(&model.dir()).unwrap();
     assert!(matches!(dir.lock_exclusive(), Attempt::Held));
-    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     // Before its handler is in place the signal ends it as well, only with another status.
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    child.wait().unwrap();
+    child.terminate();
+    child.wait(SOON);
     assert!(matches!(dir.lock_exclusive(), Attempt::Taken(_)));
 }
 
@@ -410,7 +379,7 @@ fn a_directory_under_change_is_held() {
     let model = kimi();
     let dir = ModelDir::open(&model.dir()).unwrap();
     let Attempt::Taken(_alone) = dir.lock_exclusive() else { panic!("free") };
-    assert_eq!(Muster::on(model.volume()).run(&["gate", "kimi"]).code, 15);
+    assert_eq!(Caller::on(model.volume()).run(&["gate", "kimi"]).code, Some(15));
 }
 
 #[test]
@@ -418,32 +387,29 @@ fn a_waiting_gate_opens_when_the_model_arrives() {
     let model = kimi();
     let elsewhere = model.volume().join("not-yet");
     fs::rename(model.dir(), &elsewhere).unwrap();
-    let muster = Muster::on(model.volume());
-    let mark = muster.home.path().join("mark");
-    let mut command = muster.command(&["gate", "kimi", "--wait=60s", "--", "touch", mark.to_str().unwrap()]);
-    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stderr.as_mut().unwrap()), &mut line).unwrap();
-    assert!(line.starts_with("waiting for kimi: no model `kimi`"), "{line}");
+    let muster = Caller::on(model.volume());
+    let mark = muster.home().join("mark");
+    let mut child = muster.start(&["gate", "kimi", "--wait=60s", "--", "touch", mark.to_str().unwrap()]);
+    child.wait_for_text("waiting for kimi: no model `kimi`", SOON);
     assert!(!mark.exists());
     fs::rename(&elsewhere, model.dir()).unwrap();
-    assert!(child.wait().unwrap().success());
+    child.wait(SOON).expect_code(0);
     assert!(mark.exists());
 }
 
 #[test]
 fn a_wait_ends_at_its_limit_at_a_stall_or_at_once() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     fs::remove_file(model.path(SHARD)).unwrap();
     let (ended, ran) = muster.launches(&["gate", "kimi", "--wait=300ms"]);
-    assert_eq!((ended.code, ran), (124, false));
-    assert!(ended.out.starts_with(&format!("closed (124): out of time; {SHARD}: missing")), "{}", ended.out);
+    assert_eq!((ended.code, ran), (Some(124), false));
+    assert!(ended.stdout.starts_with(&format!("closed (124): out of time; {SHARD}: missing")), "{}", ended.stdout);
     let (ended, ran) = muster.launches(&["gate", "kimi", "--wait", "--stall", "300ms"]);
-    assert_eq!((ended.code, ran), (19, false));
+    assert_eq!((ended.code, ran), (Some(19), false));
     fs::write(model.path(SHARD), b"short").unwrap();
     let started = Instant::now();
-    assert_eq!(muster.run(&["gate", "kimi", "--wait=60s"]).code, 11);
+    assert_eq!(muster.run(&["gate", "kimi", "--wait=60s"]).code, Some(11));
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
@@ -482,7 +448,7 @@ fn a_file_changed_while_others_are_hashed_is_looked_at_again() {
     fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o600)).unwrap();
     let once = std::sync::Once::new();
     // The config was trusted by then; afterwards it is another one.
-    let notice = |_| once.call_once(|| flip_a_byte(&model.path("config.json")));
+    let notice = |_| once.call_once(|| flip_byte(&model.path("config.json"), 0));
     let listener = Listener { notice: &notice, bytes: &|_| {} };
     let answer = Gate::new(&model.dir(), Question::default()).check(&listener);
     assert_eq!(answer.decision.exit(), 11, "{:?}", answer.decision);
@@ -491,14 +457,14 @@ fn a_file_changed_while_others_are_hashed_is_looked_at_again() {
 #[test]
 fn a_memory_that_others_could_write_is_not_used_and_that_is_said() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
-    let shared = muster.home.path().join("shared");
+    let muster = Caller::on(model.volume());
+    let shared = muster.home().join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(model.path(SHARD), fs::Permissions::from_mode(0o600)).unwrap();
     let ended = muster.run(&["gate", "kimi", "--remember", shared.to_str().unwrap()]);
-    assert_eq!(ended.code, 0);
-    assert!(ended.err.contains("not a directory of this user alone"), "{}", ended.err);
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stderr.contains("not a directory of this user alone"), "{}", ended.stderr);
     assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
 }
 
@@ -508,11 +474,11 @@ fn a_first_pull_under_way_is_incomplete_and_names_what_is_missing() {
     fs::rename(model.path(".muster/manifest.json"), model.path(".muster/manifest.pending.json")).unwrap();
     fs::remove_file(model.path(".muster/receipt.json")).unwrap();
     fs::remove_file(model.path(SHARD)).unwrap();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     for verb in ["gate", "verify"] {
         let ended = muster.run(&[verb, "kimi"]);
-        assert_eq!(ended.code, 10);
-        assert!(ended.out.contains(&format!("{SHARD}: missing")), "{}", ended.out);
+        assert_eq!(ended.code, Some(10));
+        assert!(ended.stdout.contains(&format!("{SHARD}: missing")), "{}", ended.stdout);
     }
     assert!(!model.path(".muster/receipt.json").exists());
 }
@@ -533,17 +499,17 @@ fn a_wait_ends_at_once_when_the_pull_has_given_up() {
         }]
     });
     fs::write(model.volume().join(".muster/status.json"), status.to_string()).unwrap();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     let (code, value) = muster.json(&["gate", "kimi", "--wait=60s"]);
     assert_valid(GATE_SCHEMA, &value);
     assert_eq!(code, 16);
-    assert!(muster.run(&["gate", "kimi", "--wait=60s"]).out.contains("the pull failed: not enough space"));
+    assert!(muster.run(&["gate", "kimi", "--wait=60s"]).stdout.contains("the pull failed: not enough space"));
 }
 
 #[test]
 fn verify_renews_the_receipt_of_a_right_model() {
     let model = kimi();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     for entry in model.manifest.files() {
         fs::set_permissions(model.path(entry.path.as_str()), fs::Permissions::from_mode(0o640)).unwrap();
     }
@@ -558,48 +524,48 @@ fn verify_renews_the_receipt_of_a_right_model() {
 fn verify_makes_a_receipt_where_only_that_was_missing() {
     let model = kimi();
     fs::remove_file(model.path(".muster/receipt.json")).unwrap();
-    let muster = Muster::on(model.volume());
-    assert_eq!(muster.run(&["gate", "kimi"]).code, 10);
-    assert_eq!(muster.run(&["verify", "kimi"]).code, 0);
-    assert_eq!(muster.run(&["gate", "kimi"]).code, 0);
+    let muster = Caller::on(model.volume());
+    assert_eq!(muster.run(&["gate", "kimi"]).code, Some(10));
+    assert_eq!(muster.run(&["verify", "kimi"]).code, Some(0));
+    assert_eq!(muster.run(&["gate", "kimi"]).code, Some(0));
 }
 
 #[test]
 fn verify_names_bad_files_and_keeps_the_gate_closed() {
     let model = kimi();
-    flip_a_byte(&model.path(SHARD));
+    flip_byte(&model.path(SHARD), 0);
     trust_what_is_there(&model);
-    let muster = Muster::on(model.volume());
-    assert_eq!(muster.run(&["gate", "kimi"]).code, 0, "identities alone cannot tell");
+    let muster = Caller::on(model.volume());
+    assert_eq!(muster.run(&["gate", "kimi"]).code, Some(0), "identities alone cannot tell");
     let ended = muster.run(&["verify", "kimi"]);
-    assert_eq!(ended.code, 11);
-    assert!(ended.out.starts_with(&format!("not verified (11): {SHARD}: sha256 expected")), "{}", ended.out);
+    assert_eq!(ended.code, Some(11));
+    assert!(ended.stdout.starts_with(&format!("not verified (11): {SHARD}: sha256 expected")), "{}", ended.stdout);
     assert!(model.path(SHARD).exists(), "nothing is moved without --quarantine");
-    assert_eq!(muster.run(&["gate", "kimi"]).code, 10);
+    assert_eq!(muster.run(&["gate", "kimi"]).code, Some(10));
 }
 
 #[test]
 fn verify_moves_bad_files_to_quarantine_only_when_asked() {
     let model = kimi();
-    flip_a_byte(&model.path(SHARD));
-    let muster = Muster::on(model.volume());
+    flip_byte(&model.path(SHARD), 0);
+    let muster = Caller::on(model.volume());
     let (code, value) = muster.json(&["verify", "kimi", "--quarantine"]);
     assert_valid(VERIFY_SCHEMA, &value);
     assert_eq!((code, &value["quarantined"][0]["file"]), (11, &SHARD.into()));
     assert!(!model.path(SHARD).exists());
     assert!(Path::new(value["quarantined"][0]["place"].as_str().unwrap()).exists());
     assert!(model.path("config.json").exists());
-    assert_eq!(muster.run(&["gate", "kimi"]).code, 10);
+    assert_eq!(muster.run(&["gate", "kimi"]).code, Some(10));
 }
 
 #[test]
 fn verify_of_a_missing_file_keeps_the_receipt_for_the_rest() {
     let model = kimi();
     fs::remove_file(model.path(SHARD)).unwrap();
-    let (code, value) = Muster::on(model.volume()).json(&["verify", "kimi"]);
+    let (code, value) = Caller::on(model.volume()).json(&["verify", "kimi"]);
     assert_valid(VERIFY_SCHEMA, &value);
     assert_eq!((code, &value["receipt"]), (10, &"kept".into()));
-    assert_eq!(Muster::on(model.volume()).json(&["verify", "other"]).0, 13);
+    assert_eq!(Caller::on(model.volume()).json(&["verify", "other"]).0, 13);
 }
 
 #[test]
@@ -608,17 +574,17 @@ fn two_directories_of_one_repository_are_a_usage_error() {
     let other = Volume::open(model.volume()).unwrap();
     let other = other.create_model(&muster::core::model_name::ModelName::parse("other").unwrap()).unwrap();
     other.store_manifest(&model.manifest).unwrap();
-    let muster = Muster::on(model.volume());
+    let muster = Caller::on(model.volume());
     let ended = muster.run(&["gate", "org/Kimi"]);
-    assert_eq!(ended.code, 2);
-    assert!(ended.err.contains("kimi, other"), "{}", ended.err);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("kimi, other"), "{}", ended.stderr);
 }
 
 #[test]
 fn an_unchanged_model_of_the_reference_shape_is_gated_without_hashing() {
     let files: Vec<_> = (0..140).map(|n| (format!("model-{:05}-of-000140.safetensors", n + 1), vec![3; 100])).collect();
     let model = Model::verified(&files);
-    let (code, value) = Muster::on(model.volume()).json(&["gate", "kimi"]);
+    let (code, value) = Caller::on(model.volume()).json(&["gate", "kimi"]);
     assert_eq!((code, &value["files"]["trusted"]), (0, &140.into()));
     // The promise is 100 ms; a loaded machine gets more time before this is called broken.
     assert!(value["elapsed_ms"].as_u64().unwrap() < 2000, "{value}");

@@ -69,6 +69,29 @@ pub fn listing(folder: &Path) -> Vec<String> {
     found
 }
 
+/// Every path below a folder with its times and more: equal as long as nothing was written there.
+pub fn trace(folder: &Path) -> Vec<(PathBuf, u64, i64, i64, u32)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let names = listing(folder).into_iter().chain([String::new()]);
+    let stamp = |name: String| {
+        let path = folder.join(name);
+        let meta = path.symlink_metadata().unwrap();
+        let ns = |s: i64, ns: i64| s * 1_000_000_000 + ns;
+        let (changed, touched) = (ns(meta.mtime(), meta.mtime_nsec()), ns(meta.ctime(), meta.ctime_nsec()));
+        (path, meta.size(), changed, touched, meta.mode())
+    };
+    names.map(stamp).collect()
+}
+
+/// A value is what the schema says.
+#[track_caller]
+pub fn assert_valid(schema: &str, value: &Value) {
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let errors: Vec<_> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}\n{value:#}");
+}
+
 /// Writes the record of an owner on this host in a world of its own (another pid namespace, so nobody can tell whether it
 /// lives), who took the volume after its last owner.
 pub fn own_elsewhere(volume: &Path, pid: u32, host: &str) {

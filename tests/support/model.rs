@@ -84,34 +84,6 @@ impl Model {
         let witness = Witness { at: muster::clock::now(), program: "test".into(), host: "here".into() };
         dir.store_receipt(&Receipt::seal(&self.manifest, records.collect(), witness).unwrap()).unwrap();
     }
-
-    /// Every path below the model directory with its size, times and mode: equal when nothing
-    /// was written there.
-    pub fn trace(&self) -> Vec<(PathBuf, u64, i64, i64, u32)> {
-        let mut trace = Vec::new();
-        let mut folders = vec![self.dir()];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(&folder).unwrap() {
-                folders.extend(stamp(&entry.unwrap().path(), &mut trace));
-            }
-            stamp(&folder, &mut trace);
-        }
-        trace.sort();
-        trace
-    }
-}
-
-fn stamp(path: &Path, trace: &mut Vec<(PathBuf, u64, i64, i64, u32)>) -> Option<PathBuf> {
-    use std::os::unix::fs::MetadataExt as _;
-    let meta = path.symlink_metadata().unwrap();
-    trace.push((
-        path.to_owned(),
-        meta.size(),
-        meta.mtime_nsec() + meta.mtime() * 1_000_000_000,
-        meta.ctime_nsec() + meta.ctime() * 1_000_000_000,
-        meta.mode(),
-    ));
-    meta.is_dir().then(|| path.to_owned())
 }
 
 /// The manifest of these files.
