@@ -1,6 +1,7 @@
 //! Repositories the hub serves: files, commits, refs, and who may see them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::content::{Content, sha1_hex, sha256_hex};
 use super::kimi;
@@ -122,8 +123,9 @@ pub struct RepoSpec {
     pub disabled: bool,
     pub xet: bool,
     pub former_ids: Vec<String>,
-    tree: Tree,
-    commits: BTreeMap<String, Tree>,
+    /// Shared, so that a copy of the repository for each request costs nothing.
+    tree: Arc<Tree>,
+    commits: BTreeMap<String, Arc<Tree>>,
     branches: BTreeMap<String, String>,
     tags: BTreeMap<String, String>,
 }
@@ -137,7 +139,7 @@ impl RepoSpec {
             disabled: false,
             xet: false,
             former_ids: Vec::new(),
-            tree: Tree::new(),
+            tree: Arc::default(),
             commits: BTreeMap::new(),
             branches: BTreeMap::new(),
             tags: BTreeMap::new(),
@@ -197,7 +199,7 @@ impl RepoSpec {
 
     /// Adds or replaces one file of the working tree.
     pub fn file(mut self, file: FileSpec) -> Self {
-        self.tree.insert(file.path.clone(), file);
+        Arc::make_mut(&mut self.tree).insert(file.path.clone(), file);
         self
     }
 
@@ -210,7 +212,7 @@ impl RepoSpec {
     }
 
     pub fn without(mut self, path: &str) -> Self {
-        self.tree.remove(path).unwrap_or_else(|| panic!("no file {path} to take out"));
+        Arc::make_mut(&mut self.tree).remove(path).unwrap_or_else(|| panic!("no file {path} to take out"));
         self
     }
 
@@ -235,7 +237,7 @@ impl RepoSpec {
     }
 
     pub fn tree_at(&self, commit: &str) -> Option<&Tree> {
-        self.commits.get(commit)
+        self.commits.get(commit).map(Arc::as_ref)
     }
 
     /// The working tree, sorted by path.
@@ -269,7 +271,7 @@ impl RepoSpec {
     /// The working tree becomes that of a branch, for an edit on top of it.
     pub(super) fn checked_out(mut self, branch: &str) -> Self {
         if let Some(tree) = self.branches.get(branch).and_then(|id| self.commits.get(id)) {
-            self.tree = tree.clone();
+            self.tree = Arc::clone(tree);
         }
         self
     }
@@ -288,7 +290,7 @@ impl RepoSpec {
             text.push_str(&format!("{path}\0{}\0{print}\0{listed:?}\n", file.lfs));
         }
         let id = sha1_hex(text);
-        self.commits.insert(id.clone(), self.tree.clone());
+        self.commits.insert(id.clone(), Arc::clone(&self.tree));
         id
     }
 }
