@@ -18,7 +18,7 @@ use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTE
 #[must_use]
 pub fn status_line(model: &ModelStatus) -> String {
     let mut parts = vec![model.id.to_string(), word(model).to_owned()];
-    if model.state == JobState::Resolving {
+    if is_unseen(model) {
         parts.extend(totals(model));
     } else {
         parts.extend(count(model));
@@ -145,7 +145,13 @@ fn word(model: &ModelStatus) -> &str {
     phase.unwrap_or(model.state.word())
 }
 
-/// `119 shards`, `540.2 GB`: what is asked for, before anybody has looked how much of it is there.
+/// Whether nobody has looked yet how much is there: what would be shown is no count.
+fn is_unseen(model: &ModelStatus) -> bool {
+    let nothing_found = model.bytes.is_some_and(|bytes| bytes.received == 0);
+    model.state == JobState::Resolving || (model.state == JobState::Verifying && nothing_found)
+}
+
+/// `119 shards`, `540.2 GB`: what is asked for.
 fn totals(model: &ModelStatus) -> Vec<String> {
     let count = counted(model).map(|(what, count)| units::count(count.total, what));
     count.into_iter().chain(model.bytes.map(|bytes| units::bytes(bytes.total))).collect()
@@ -247,6 +253,8 @@ mod tests {
             ..unknown("a", JobState::Resolving)
         };
         assert_eq!(status_line(&known), "a  resolving  119 shards  540.2 GB");
+        let looked_over = ModelStatus { state: JobState::Verifying, ..known };
+        assert_eq!(status_line(&looked_over), "a  verifying  119 shards  540.2 GB");
         let done = ModelStatus {
             files: Some(Count { total: 3, verified: 3 }),
             bytes: Some(Bytes { total: 5_000, received: 5_000, durable: 5_000, verified: 5_000 }),

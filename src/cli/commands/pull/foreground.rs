@@ -148,7 +148,10 @@ async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Op
         }
         let report = report::of_jobs(&jobs, daemon.status());
         let Some(model) = report.models.iter().find(|model| model.id == *name) else { continue };
-        progress.show(&Line::from(model), clock::since_boot());
+        // Until the job is taken up there is nothing to tell that was not asked for.
+        if model.bytes.is_some() {
+            progress.show(&Line::from(model), clock::since_boot());
+        }
         if let Some(end) = ended(model) {
             break end.map(|()| None);
         }
