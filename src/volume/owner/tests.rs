@@ -241,12 +241,14 @@ fn a_link_that_worked_without_saying_so_is_our_own() {
 #[test]
 fn the_last_records_are_kept_and_the_epoch_only_grows() {
     let place = Place::new();
-    for epoch in 1..=20 {
+    let last = 2 * RECORDS_KEPT as u64;
+    for epoch in 1..=last {
         let owner = place.acquire(&us(), 1).unwrap();
         assert_eq!(owner.epoch(), epoch);
         owner.release(at(0)).unwrap();
     }
-    assert_eq!(record::epochs(&place.owners()).unwrap(), (12..=20).collect::<Vec<_>>());
+    let kept = last - RECORDS_KEPT as u64..=last;
+    assert_eq!(record::epochs(&place.owners()).unwrap(), kept.collect::<Vec<_>>());
     std::fs::write(place.path().join(format!("{}.json", u64::MAX)), b"").unwrap();
     let holder = held(place.acquire(&us(), 1));
     let mut watch = LeaseWatch::begin(holder.seen.clone(), boot(0));
