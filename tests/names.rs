@@ -397,6 +397,7 @@ fn twenty_thousand_files_arrive_in_bounded_time_memory_and_descriptors() {
     let hub = Hub::start(repo.clone());
     // The Hub's own quota of 3,000 files in five minutes would be all that is measured.
     hub.quota("resolvers", 1_000_000, Duration::from_secs(300));
+    hub.page_size(5000);
     let world = Muster::on(&hub);
     let mut child = world.args(["pull", "org/many"]).spawn();
     let (pid, started) = (child.id(), Instant::now());
