@@ -121,9 +121,13 @@ fn a_pull_whose_volume_was_taken_writes_no_more_and_says_so() {
     hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
     let owners = world.volume().join(".muster/owners");
     let epoch: u64 = listing(&owners).iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).max().unwrap();
+    let directory = world.model("org/model");
+    let named = || listing(&directory).into_iter().filter(|name| !name.starts_with(".muster")).collect::<Vec<_>>();
     std::fs::write(owners.join(format!("{}.json", epoch + 1)), b"{}").unwrap();
+    let before = named();
     hub.release();
     let out = child.wait(SOON).expect_code(15);
+    assert_eq!(named(), before, "no file gets its name any more");
     assert!(out.stderr.contains("another process"), "{out}");
     assert!(!world.model("org/model").join(".muster/receipt.json").exists());
 }
@@ -140,4 +144,93 @@ fn the_directory_alone_is_the_result() {
     assert_eq!(json["directory"], world.model("org/model").display().to_string());
     assert_eq!(json["bytes"], repo.total_bytes());
     assert_eq!(json["commit"], hub.commit("org/model", "main"));
+}
+
+#[test]
+fn a_file_that_changed_before_the_receipt_is_written_is_on_no_receipt() {
+    let repo = repo();
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let directory = world.model("org/model");
+    hub.hold_after(repo.total_bytes() / 2);
+    let child = world.args(["pull", "org/model", "--connections", "1"]).spawn();
+    let shards: Vec<_> = repo.files().filter(|file| file.path.ends_with(".safetensors")).collect();
+    // One that the owner counts as verified: its identity has been read.
+    let verified = || {
+        let status = std::fs::read(world.volume().join(".muster/status.json")).unwrap_or_default();
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
+        status["models"][0]["shards"]["verified"].as_u64().unwrap_or_default()
+    };
+    let in_place =
+        || shards.iter().map(|file| directory.join(&file.path)).filter(|path| path.exists()).collect::<Vec<_>>();
+    wait_until("what has its name is counted", SOON, || verified() > 0 && verified() == in_place().len() as u64);
+    let changed = in_place().remove(0);
+    flip_byte(&changed, 1000);
+    hub.release();
+    let out = child.wait(SOON).expect_code(18);
+    let name = changed.file_name().unwrap().to_str().unwrap();
+    assert!(out.stderr.contains(&format!("{name} changed after it was verified")), "{out}");
+    assert!(!directory.join(".muster/receipt.json").exists());
+    world.args(["pull", "org/model"]).run().expect_code(0);
+    assert_complete(&directory, &repo);
+}
+
+/// Makes the last owner one of an earlier boot.
+fn boot_again(world: &Muster) {
+    let owners = world.volume().join(".muster/owners");
+    let epoch: u64 = listing(&owners).iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).max().unwrap();
+    let path = owners.join(format!("{epoch}.json"));
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["boot_id"] = "00000000-0000-4000-8000-000000000000".into();
+    std::fs::write(&path, record.to_string()).unwrap();
+}
+
+#[test]
+fn what_a_stopped_pull_received_counts_even_after_another_boot() {
+    let repo = RepoSpec::kimi(3, 4 * MIB, 7).named("org/model");
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    hub.hold_after(repo.total_bytes() / 2);
+    let mut child = world.args(["pull", "org/model"]).spawn();
+    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
+    // What was sent is in the buffers of the sockets: it arrives without anything more.
+    std::thread::sleep(Duration::from_millis(300));
+    child.interrupt();
+    child.wait(SOON).expect_code(130);
+    hub.cut(Origin::Cdn);
+    hub.release();
+    boot_again(&world);
+    world.args(["pull", "org/model"]).run().expect_code(0);
+    assert_complete(&world.model("org/model"), &repo);
+    let sent = hub.total_body_bytes();
+    assert!(sent <= repo.total_bytes() + MIB, "{sent} of {} bytes", repo.total_bytes());
+}
+
+#[test]
+fn a_daemon_that_lost_its_store_knows_every_model_from_its_directory() {
+    let hub = Hub::start(repo());
+    let world = Muster::on(&hub);
+    world.args(["pull", "org/model", "--to", "kimi"]).run().expect_code(0);
+    std::fs::remove_dir_all(world.volume().join(".muster/state")).unwrap();
+    let sent = hub.total_body_bytes();
+    let owner = Owner::start(&world);
+    assert_eq!(owner.api.state("kimi"), "ready");
+    let report = world.args(["status", "--json"]).run().expect_code(0).json();
+    assert_eq!(report["models"][0]["repo"], "org/model");
+    world.args(["gate", "kimi"]).run().expect_code(0);
+    assert_eq!(hub.total_body_bytes(), sent);
+}
+
+#[test]
+fn a_failure_names_the_file_the_range_the_host_and_what_to_do() {
+    let repo = repo();
+    let hub = Hub::start(repo.clone());
+    let file = &*repo.files().find(|file| file.path.ends_with(".safetensors")).unwrap().path;
+    hub.always(Match::cdn(file), Behaviour::status(404));
+    let world = Muster::on(&hub);
+    let out = world.args(["pull", "org/model"]).run().expect_code(17);
+    let host = hub.address(Origin::Cdn).to_string();
+    for told in [file, "bytes 0..", &host, "status 404", "hint:"] {
+        assert!(out.stderr.contains(told), "no {told:?}: {out}");
+    }
 }

@@ -125,3 +125,32 @@ impl Live {
         self.scene.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::manifest::tests::{entry, source};
+
+    #[test]
+    fn bytes_that_were_on_disk_are_received_and_no_speed() {
+        let live = Live::default();
+        live.measure(&Manifest::seal(source(), vec![entry("a", 1000), entry("b", 1000)]).unwrap());
+        live.sample(Duration::ZERO);
+        live.found(&entry("a", 1000));
+        live.sample(Duration::from_secs(4));
+        let Glimpse { bytes, rate, .. } = live.glimpse(Duration::from_secs(4));
+        assert_eq!(bytes, Some(Bytes { total: 2000, received: 1000, durable: 1000, verified: 1000 }));
+        assert_eq!(rate, Some(0.0));
+    }
+
+    #[test]
+    fn received_durable_and_verified_are_three_numbers() {
+        let live = Live::default();
+        live.measure(&Manifest::seal(source(), vec![entry("a", 1000), entry("b", 1000)]).unwrap());
+        live.progress.came(900, Duration::from_secs(1));
+        live.progress.became_durable(600);
+        live.verified(&entry("b", 300));
+        let bytes = live.glimpse(Duration::from_secs(2)).bytes;
+        assert_eq!(bytes, Some(Bytes { total: 2000, received: 900, durable: 600, verified: 300 }));
+    }
+}

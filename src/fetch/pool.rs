@@ -222,6 +222,8 @@ mod tests {
 
     use tokio::runtime::Handle;
 
+    use super::super::connection::{Attempt, AttemptError};
+    use super::super::error::OwnershipLost;
     use super::*;
     use crate::blocking::Blocking;
     use crate::core::endpoint::Endpoint;
@@ -231,7 +233,7 @@ mod tests {
     use crate::core::repo::{CommitId, Repo, RepoId, RepoKind};
     use crate::core::verify::tests::lfs_entry;
     use crate::hub::{HubClient, HubConfig};
-    use crate::sources::HubSource;
+    use crate::sources::{Blame, HubSource, Problem, ReadError};
     use crate::volume::Volume;
     use crate::volume::partial::{Partial, Resumed};
     use crate::volume::writer::WriterId;
@@ -290,6 +292,53 @@ mod tests {
         let mut names = published.lock().unwrap().clone();
         names.sort();
         assert_eq!(names, ["empty.bin", "full.bin"]);
+    }
+
+    /// A job of one file of 40 000 bytes, of which nothing is there.
+    fn alone(context: Context) -> (Arc<Shared>, mpsc::Receiver<Event>) {
+        let (events, inbox) = mpsc::channel(EVENTS_MAX);
+        let wanted = vec![Wanted { id: FileId(0), entry: lfs_entry("a.bin", &[7; 40_000]), adopted: None }];
+        (Arc::new(Shared::new(context, wanted, 1, events, CancellationToken::new())), inbox)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_claimed_by_an_owner_that_may_not_write() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        let mut context = context(&volume, Arc::default());
+        context.may_write = Arc::new(|| Err(OwnershipLost));
+        let model = Arc::clone(&context.model);
+        let (shared, _inbox) = alone(context);
+        let file = shared.create(FileId(0)).unwrap();
+        file.write(0, &[7; 20_000]).unwrap();
+        assert!(matches!(shared.checkpoint(&file), Err(AttemptError::Ownership(_))));
+        assert_eq!(file.unclaimed(), 20_000);
+        drop(file);
+        let Resumed { durable, .. } = Partial::resume(&model, shared.entry(FileId(0)), OURS).unwrap().unwrap();
+        assert!(durable.is_empty(), "{durable:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_brings_no_byte_is_given_up_after_eight_tries() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        let (shared, inbox) = alone(context(&volume, Arc::default()));
+        let mut pool = Pool::new(shared, inbox, Pace::pinned(1));
+        for tries in 1..=8 {
+            assert!(pool.failed.is_empty(), "given up after {tries}");
+            let error = ReadError {
+                path: pool.shared.entry(FileId(0)).path.clone(),
+                range: 0..40_000,
+                host: Endpoint::parse("http://127.0.0.1:1").unwrap().origin(),
+                problem: Problem::Short { received: 0 },
+                blame: Blame::Request,
+            };
+            let result = Err(AttemptError::Read(error));
+            pool.attempted(FileId(0), Attempt { began: clock::since_boot(), reached: 0, progressed: false, result })
+                .await;
+        }
+        assert!(matches!(pool.failed[..], [FetchError::Read { .. }]));
+        assert!(pool.fates.is_empty() && pool.shared.plan().remaining() == 0);
     }
 
     #[tokio::test]

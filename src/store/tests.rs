@@ -210,7 +210,11 @@ fn a_newer_schema_is_found_in_the_database_too() {
     let dir = root.path().join("state");
     fill(&open(&dir).store);
     fs::remove_file(dir.join("written-by.json")).unwrap();
-    let db = sled::Config::new().path(&dir).flush_every_ms(None).open().unwrap();
+    let config = sled::Config::new().path(&dir).flush_every_ms(None);
+    // The engine's threads let go of its lock a moment after it was closed.
+    let reopened =
+        (0..500).find_map(|_| config.open().map_err(|_| std::thread::sleep(std::time::Duration::from_millis(10))).ok());
+    let db = reopened.unwrap();
     db.open_tree("meta").unwrap().insert("schema", "2").unwrap();
     db.open_tree("meta").unwrap().insert("program", "muster 2").unwrap();
     drop(db);

@@ -24,6 +24,7 @@ use super::claims_file::{self, ClaimsFile};
 use super::copy::copy_range;
 use super::dir::{Dir, size_of, stat_of};
 use super::error::{Result, Step, VolumeError};
+use super::identity;
 use super::model_dir::ModelDir;
 use super::publish::Sealed;
 use super::sync;
@@ -228,7 +229,8 @@ impl Partial {
         }
         // Not fdatasync: the times are part of the identity and have to survive too.
         sync::all(&self.file, "partial").map_err(|e| self.place.fail(Step::Sync, e))?;
-        Ok(Sealed::new(self.place, self.file, stat.st_ino))
+        let stat = stat_of(&self.file).map_err(|e| self.place.fail(Step::Look, e))?;
+        Ok(Sealed::new(self.place, self.file, identity::of(&stat)))
     }
 
     /// Removes the partial and its claims.

@@ -16,6 +16,7 @@ use super::error::{Result, Step, VolumeError};
 use super::model_dir::ModelDir;
 use super::partial::{Place, drop_pages, read_at};
 use super::quarantine::Quarantine;
+use crate::core::identity::Identity;
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
 use crate::core::receipt::{FileRecord, Proved};
@@ -26,12 +27,12 @@ use crate::core::verify::Proof;
 pub struct Sealed {
     place: Place,
     file: File,
-    inode: u64,
+    identity: Identity,
 }
 
 impl Sealed {
-    pub(super) const fn new(place: Place, file: File, inode: u64) -> Self {
-        Self { place, file, inode }
+    pub(super) const fn new(place: Place, file: File, identity: Identity) -> Self {
+        Self { place, file, identity }
     }
 
     /// The file it is to become.
@@ -57,7 +58,7 @@ impl Sealed {
         if proof.size() != self.place.entry.size || proof.digest() != self.place.entry.digest {
             return Err(VolumeError::OtherProof { path: self.place.shown() });
         }
-        Ok(Verified { place: self.place, inode: self.inode, proof, proved })
+        Ok(Verified { place: self.place, sealed: self.identity, proof, proved })
     }
 
     /// Sets bad bytes aside; the partial is gone afterwards. Returns where they are.
@@ -93,7 +94,8 @@ pub enum PublishError {
 #[derive(Debug)]
 pub struct Verified {
     place: Place,
-    inode: u64,
+    /// As it was before its bytes were proved.
+    sealed: Identity,
     proof: Proof,
     proved: Proved,
 }
@@ -135,9 +137,12 @@ impl Verified {
         self.place.dir.remove(&self.place.name.claims())?;
         let published = model.open_published(&entry.path)?;
         let identity = published.identity();
-        if identity.inode != self.inode {
+        if identity.inode != self.sealed.inode {
             return Err(VolumeError::Replaced { path: parent.shown(name) }.into());
         }
+        // A rename leaves these two alone: somebody has written to the file since it was sealed.
+        let written = (identity.size, identity.mtime_ns) != (self.sealed.size, self.sealed.mtime_ns);
+        let identity = if written { identity.distrusted() } else { identity };
         Ok(FileRecord::new(entry.path.clone(), &self.proof, identity, self.proved))
     }
 
@@ -291,6 +296,28 @@ mod tests {
         let failed = late.publish(&model);
         assert!(matches!(failed, Err(PublishError::Volume(error)) if error.is_missing()));
         assert_eq!(model.observe(&entry.path), Observed::Missing);
+    }
+
+    #[test]
+    fn a_file_that_is_not_the_sealed_one_gets_no_record() {
+        let (_place, model) = model();
+        let mut other = verified(&model, &lfs_entry("a", b"x"), b"x");
+        // As if somebody had put another file under the partial's name.
+        other.sealed.inode += 1;
+        let refused = other.publish(&model);
+        assert!(matches!(refused, Err(PublishError::Volume(VolumeError::Replaced { .. }))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_file_written_to_between_its_proof_and_its_name_is_not_believed() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", b"right");
+        let verified = verified(&model, &entry, b"right");
+        let partial = super::super::writer::PartialName::of(&entry.path, OURS).partial();
+        std::fs::write(model.path().join(".muster/partial").join(partial), b"wrong").unwrap();
+        let record = verified.publish(&model).unwrap();
+        let Observed::Present(now) = model.observe(&entry.path) else { panic!("it is there") };
+        assert_eq!(record.identity, now.distrusted(), "whoever checks next hashes it");
     }
 
     #[test]
