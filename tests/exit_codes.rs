@@ -92,6 +92,12 @@ fn a_model_in_use_is_not_removed() {
 }
 
 #[test]
+fn a_mirror_of_no_volume_says_where_was_looked() {
+    let out = Muster::new("/no/such/volume").args(["mirror"]).run().expect_code(13);
+    assert!(out.stderr.contains("/no/such/volume (from MUSTER_VOLUME)"), "{out}");
+}
+
+#[test]
 fn an_address_in_use_is_told() {
     let (_hub, world) = with(&["one"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -11,11 +11,10 @@ use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::resolve::MirrorAccess;
 use crate::cli::signals::Signals;
 use crate::cli::ui::Ui;
-use crate::cli::{Context, bearer_file, resolve};
+use crate::cli::{Context, bearer_file, facts, resolve};
 use crate::core::code::Code;
 use crate::core::manifest::Source;
 use crate::mirror::{Mirror, MirrorAuth};
-use crate::volume::Volume;
 
 /// Serves verified models as a read-only Hub.
 ///
@@ -29,7 +28,7 @@ pub fn run(args: MirrorArgs, context: Context) -> Result<Exit, Failure> {
         MirrorAccess::Token(file) => MirrorAuth::Bearer(bearer_file::read(file)?),
     };
     let path = &settings.volume.value;
-    let volume = Volume::open(path).map_err(|error| CliError::from(&error))?;
+    let volume = facts::open(&settings.volume)?;
     let mirror = Mirror::of(volume, auth);
     let served = mirror.served().map_err(|error| CliError::from(&error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
