@@ -175,6 +175,12 @@ impl Problem {
             Self::Status { status: 400, .. } => {
                 Some("very large files can need Xet storage, which plain HTTP does not reach".to_owned())
             }
+            Self::Status { status: 404 | 410, .. } => {
+                Some("the storage lacks the file: try again later, or ask the repository's owner".to_owned())
+            }
+            Self::Status { .. } => {
+                Some("pull again later: what came is kept; if it stays so, tell who runs that server".to_owned())
+            }
             Self::Page { .. } => {
                 Some("open the address in a browser on this machine: a network may want a sign-in first".to_owned())
             }
