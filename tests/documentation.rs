@@ -39,7 +39,7 @@ fn stands_in_the_sources(reference: &str, is_test: bool) -> Result<(), String> {
             rest.strip_prefix(name).is_some_and(|rest| rest.starts_with('(') || rest.starts_with('<'))
         })
     };
-    let at = lines.iter().position(|line| is_it(&line)).ok_or_else(|| format!("{path} has no `fn {name}`"))?;
+    let at = lines.iter().position(|line| is_it(line)).ok_or_else(|| format!("{path} has no `fn {name}`"))?;
     let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with('#')).collect::<Vec<_>>();
     let runs = attributes
         .iter()
@@ -92,7 +92,7 @@ fn the_table_of_exit_codes_is_the_one_in_the_program() {
 fn the_verbs_are_those_of_the_help() {
     let readme: BTreeSet<_> = table(&read("README.md"), "## Verbs")
         .iter()
-        .flat_map(|row| code(&row[0]).into_iter().map(|usage| first_word(usage)).collect::<Vec<_>>())
+        .flat_map(|row| code(&row[0]).into_iter().map(first_word).collect::<Vec<_>>())
         .collect();
     assert_eq!(readme, verbs());
 }

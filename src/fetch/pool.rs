@@ -297,7 +297,7 @@ mod tests {
     /// A job of one file of 40 000 bytes, of which nothing is there.
     fn alone(context: Context) -> (Arc<Shared>, mpsc::Receiver<Event>) {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
-        let wanted = vec![Wanted { id: FileId(0), entry: lfs_entry("a.bin", &[7; 40_000]), adopted: None }];
+        let wanted = vec![Wanted { id: FileId(0), entry: lfs_entry("a.bin", &vec![7; 40_000]), adopted: None }];
         (Arc::new(Shared::new(context, wanted, 1, events, CancellationToken::new())), inbox)
     }
 
@@ -310,7 +310,7 @@ mod tests {
         let model = Arc::clone(&context.model);
         let (shared, _inbox) = alone(context);
         let file = shared.create(FileId(0)).unwrap();
-        file.write(0, &[7; 20_000]).unwrap();
+        file.write(0, &vec![7; 20_000]).unwrap();
         assert!(matches!(shared.checkpoint(&file), Err(AttemptError::Ownership(_))));
         assert_eq!(file.unclaimed(), 20_000);
         drop(file);
