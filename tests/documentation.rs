@@ -39,7 +39,7 @@ fn stands_in_the_sources(reference: &str, is_test: bool) -> Result<(), String> {
             rest.strip_prefix(name).is_some_and(|rest| rest.starts_with('(') || rest.starts_with('<'))
         })
     };
-    let at = lines.iter().position(|line| is_it(line)).ok_or_else(|| format!("{path} has no `fn {name}`"))?;
+    let at = lines.iter().position(is_it).ok_or_else(|| format!("{path} has no `fn {name}`"))?;
     let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with('#')).collect::<Vec<_>>();
     let runs = attributes
         .iter()

@@ -104,9 +104,9 @@ fn an_address_in_use_is_told() {
     let address = taken.local_addr().unwrap().to_string();
     let out = world.args(["mirror", "--listen", &address]).run().expect_code(2);
     assert!(out.stderr.contains(&address) && out.stderr.contains("hint:"), "{out}");
-    let token = world.home().join("api-token");
-    std::fs::write(&token, "a-token").unwrap();
-    let out = world.args(["daemon", "--listen", &address, "--listen-token-file"]).arg(&token).run().expect_code(18);
+    let secret = world.home().join("api-token");
+    std::fs::write(&secret, "a-token").unwrap();
+    let out = world.args(["daemon", "--listen", &address, "--listen-token-file"]).arg(&secret).run().expect_code(18);
     assert!(out.stderr.contains(&address), "{out}");
 }
 
