@@ -53,7 +53,28 @@ fn a_job_goes_from_queued_to_ready_and_its_history_says_how() {
     assert_eq!(code, 200);
     let phases: Vec<_> = history["entries"].as_array().unwrap().iter().map(|e| e["phase"].as_str().unwrap()).collect();
     assert_eq!(phases.first(), Some(&"queued"), "{phases:?}");
-    assert!(phases.contains(&"resolved") && phases.contains(&"receipted"), "{phases:?}");
+    let steps = ["queued", "resolved", "fetched", "verified", "receipted"];
+    let of_job: Vec<_> = phases.iter().filter(|phase| steps.contains(phase)).copied().collect();
+    assert_eq!(of_job, steps, "{phases:?}");
+    assert_eq!(phases.iter().filter(|phase| **phase == "published").count(), hub.repo("org/kimi").files().count());
+}
+
+#[test]
+fn a_gate_lets_the_owner_know_and_opens_without_one_just_as_well() {
+    let hub = Hub::start(kimi());
+    let world = Muster::on(&hub);
+    let owner = Owner::start(&world);
+    owner.api.submit(&hub, "org/kimi", "kimi", None);
+    wait_until("it is ready", SOON, || owner.api.state("kimi") == "ready");
+    world.args(["gate", "kimi"]).run().expect_code(0);
+    std::fs::remove_file(world.model("kimi").join("config.json")).unwrap();
+    world.args(["gate", "kimi"]).run().expect_code(10);
+    let (_, history) = owner.api.get("/v1/models/kimi/history");
+    let last: Vec<_> = history["entries"].as_array().unwrap().iter().rev().take(2).collect();
+    assert_eq!((&last[1]["phase"], &last[0]["phase"]), (&"gate_open".into(), &"gate_closed".into()), "{history}");
+    assert!(last[0]["detail"].as_str().unwrap().contains("config.json"), "{history}");
+    drop(owner);
+    world.args(["gate", "kimi"]).run().expect_code(10);
 }
 
 #[test]

@@ -658,7 +658,6 @@ fn a_partial_goes_on_in_one_pass_against_a_server_that_ignores_ranges() {
 }
 
 #[test]
-#[ignore = "writes 4.3 GB; run it where there is room: cargo test --test wire -- --ignored"]
 fn a_file_beyond_four_gib_is_exact_across_every_power_of_two() {
     let size = (4 << 30) + 3 * MIB + 7;
     let scene = Scene::of(repo(&[("huge.bin", size)]));

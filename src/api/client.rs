@@ -11,7 +11,7 @@ use reqwest::{Method, RequestBuilder};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use super::dto::{Health, History, Refusal, Submitted};
+use super::dto::{Health, History, Refusal, SeenVerdict, Submitted};
 use super::socket::NAME;
 use crate::core::code::Code;
 use crate::core::job::{JobError, JobSpec};
@@ -170,6 +170,12 @@ impl Client {
     pub async fn remove(&self, name: &ModelName, now: bool) -> Result<(), ClientError> {
         let path = format!("{}?now={now}", at(name, "/remove"));
         self.body(self.request(Method::POST, &path).timeout(LONG_TIMEOUT)).await.map(|_nothing| ())
+    }
+
+    /// Lets the owner know what a gate decided, for the model's history.
+    pub async fn saw(&self, name: &ModelName, verdict: &SeenVerdict) -> Result<(), ClientError> {
+        let path = at(name, "/verdict");
+        self.body(self.request(Method::POST, &path).json(verdict)).await.map(|_nothing| ())
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {

@@ -57,6 +57,16 @@ impl History {
     }
 }
 
+/// What a gate lets the owner know, in `POST /v1/models/{id}/verdict`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeenVerdict {
+    /// Whether it opened.
+    pub open: bool,
+    /// The line that people saw.
+    pub line: String,
+}
+
 /// Every answer that is no success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {

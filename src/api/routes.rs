@@ -14,7 +14,7 @@ use axum::{Extension, Json, Router};
 use tracing::info;
 
 use super::answer::{ApiError, json_body};
-use super::dto::{Health, History, Removal, Submission};
+use super::dto::{Health, History, Removal, SeenVerdict, Submission};
 use super::events;
 use super::serve::{Caller, Shared};
 use crate::core::code::Code;
@@ -36,6 +36,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/models/{id}/resume", post(resume))
         .route("/v1/models/{id}/cancel", post(cancel))
         .route("/v1/models/{id}/remove", post(remove))
+        .route("/v1/models/{id}/verdict", post(verdict))
         .route("/v1/events", get(follow))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -130,6 +131,14 @@ async fn history(State(shared): Served, Path(id): Path<String>) -> Answer<Json<H
         shared.status(&name)?;
     }
     Ok(Json(History::new(name, entries)))
+}
+
+async fn verdict(State(shared): Served, Path(id): Path<String>, request: Request) -> Answer<StatusCode> {
+    let name = named(&id)?;
+    let SeenVerdict { open, line } = json_body(request).await?;
+    shared.status(&name)?;
+    shared.ask(move |jobs| jobs.saw_verdict(&name, open, &line)).await;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn follow(State(shared): Served) -> Answer<Response> {

@@ -10,6 +10,7 @@ use super::worker::{Site, Work};
 use crate::clock;
 use crate::core::code::Code;
 use crate::core::pace::Pace;
+use crate::core::units;
 use crate::fetch::error::PublishError;
 use crate::fetch::{self, FetchError, Wanted};
 use crate::hub::HubClient;
@@ -64,6 +65,8 @@ impl Work {
             error => error.into(),
         })?;
         self.remember_pace(outcome.safe_level);
+        let (files, came) = (units::count(count as u64, "file"), units::bytes(self.live.progress.wire()));
+        self.bench.audit(&self.spec.name, Phase::Fetched, &format!("{files}, {came} came over the wire"));
         if outcome.failed.is_empty() { Ok(()) } else { Err(WorkError::unfinished(outcome.failed, count)) }
     }
 

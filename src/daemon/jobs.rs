@@ -134,6 +134,12 @@ impl Jobs {
         })
     }
 
+    /// Notes what a gate decided.
+    pub fn saw_verdict(&self, name: &ModelName, open: bool, line: &str) {
+        let phase = if open { Phase::GateOpen } else { Phase::GateClosed };
+        self.0.bench.audit(name, phase, line);
+    }
+
     /// Keeps everybody from working on a model while its directory is taken away.
     pub(super) fn begin_removal(&self, name: &ModelName) -> Result<(), JobRefusal> {
         let mut entries = self.entries();

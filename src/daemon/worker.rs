@@ -28,6 +28,7 @@ use crate::core::job::{JobSpec, JobState};
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::receipt::{FileRecord, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
+use crate::core::units;
 use crate::fetch::Wanted;
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
@@ -154,6 +155,7 @@ impl Work {
         let settling = Arc::new(Settling::new(self.spec.name.clone(), survey.proved));
         self.fetch(site, wanted, hub, self.publisher(&site.model, Arc::clone(&settling))).await?;
         self.live.enter(JobState::Verifying, None);
+        self.audit(Phase::Verified, &units::count(site.manifest.files().len() as u64, "file"));
         let records = self.on_model(site, move |bench, model| settling.finish(bench, model)).await?;
         self.write_receipt(site, records).await
     }
@@ -167,6 +169,7 @@ impl Work {
         let staged: Arc<Mutex<Vec<Staged>>> = Arc::default();
         self.fetch(site, wanted, hub, self.stager(Arc::clone(&staged))).await?;
         self.live.enter(JobState::Updating, Some("swapping"));
+        self.audit(Phase::Verified, &units::count(site.manifest.files().len() as u64, "file"));
         let staged = std::mem::take(&mut *staged.lock().unwrap_or_else(PoisonError::into_inner));
         let swap = Swap { name: self.spec.name.clone(), displaced: survey.displaced, staged };
         let settling = Settling::new(self.spec.name.clone(), survey.proved);

@@ -22,17 +22,17 @@ pub enum Phase {
     Queued,
     /// Its revision became a commit and a manifest.
     Resolved,
-    /// The last byte of a file was received.
+    /// The last byte of the last file was received.
     Fetched,
-    /// A file's digest matched.
+    /// Every file's digest matched.
     Verified,
     /// A file got its final name.
     Published,
     /// The receipt was written.
     Receipted,
-    /// A gate opened.
+    /// A gate on this host opened, and said so.
     GateOpen,
-    /// A gate stayed closed.
+    /// A gate on this host stayed closed, and said so.
     GateClosed,
     /// A job was paused.
     Paused,

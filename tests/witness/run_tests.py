@@ -26,6 +26,8 @@ def main():
     limit_s, command = float(sys.argv[1]), sys.argv[2:]
     become_subreaper()
     signal.signal(signal.SIGTERM, interrupt)
+    # Started under nohup it would be ignored, in every test too.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     cargo = subprocess.Popen(
         command,

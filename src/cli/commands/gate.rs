@@ -6,13 +6,18 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::api::Client;
+use crate::api::dto::SeenVerdict;
 use crate::cli::args::{GateArgs, Wait};
 use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::hashing::with_progress;
 use crate::cli::model_ref::{Located, Model, locate, subject};
 use crate::cli::resolve::{self, GateRequest, Then};
 use crate::cli::signals::Signals;
-use crate::cli::{Context, ui::Ui};
+use crate::cli::{Context, runtime, ui::Ui};
 use crate::clock;
 use crate::config::Settings;
 use crate::core::code::Code;
@@ -23,7 +28,11 @@ use crate::gate::outlook::Outlook;
 use crate::gate::report::{self, Report, Subject};
 use crate::gate::wait::{Patience, Step, Waiting};
 use crate::limits;
+use crate::volume::Volume;
 use crate::volume::place::write_result;
+
+/// How long the owner of the volume has to hear a verdict.
+const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 /// Decides whether a launcher may start.
 ///
@@ -43,6 +52,7 @@ pub fn run(args: GateArgs, context: Context) -> Result<Exit, Failure> {
     };
     let exit = code.map_or(Exit::Success, Exit::Code);
     tell(&look, &request, &ui, exit)?;
+    let_owner_know(&look, &settings, exit);
     if exit != Exit::Success {
         return Ok(exit);
     }
@@ -169,6 +179,30 @@ fn tell(look: &Look, request: &GateRequest, ui: &Ui, exit: Exit) -> Result<(), F
         ui.note(&format!("hint: {hint}"));
     }
     Ok(())
+}
+
+/// Tells the verdict to the owner of the volume, for the model's history, if one listens on this
+/// host. Nothing depends on it: who does not hear it in a moment does not get it.
+fn let_owner_know(look: &Look, settings: &Settings, exit: Exit) {
+    let Some(name) = look.model.id.as_ref() else { return };
+    let Ok(volume) = Volume::open(&settings.volume.value) else { return };
+    // Most of the time nobody listens, and then nothing is spent on it.
+    if volume.owner().ok().flatten().is_none_or(|owner| owner.is_dead()) {
+        return;
+    }
+    let line = report::verdict(&look.answer, exit.number(), report::GATE);
+    let verdict = SeenVerdict { open: exit == Exit::Success, line };
+    let told = async {
+        match Client::find(&volume).await {
+            Ok(Some(owner)) => owner.saw(name, &verdict).await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        }
+    };
+    let heard = runtime::run(async { Ok(timeout(HEARD_WITHIN, told).await) });
+    if let Ok(Ok(Err(error))) = heard {
+        debug!(%error, "the owner of the volume did not hear the verdict");
+    }
 }
 
 fn start(command: &[OsString], answer: &Answer, ui: &Ui) -> Exit {
