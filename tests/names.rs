@@ -343,6 +343,15 @@ fn links_planted_during_a_pull_lead_nowhere() {
     }
 }
 
+/// Raised when it goes, also by a failed assertion, so that a thread beside it ends.
+struct Flag<'a>(&'a AtomicBool);
+
+impl Drop for Flag<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_folder_swapped_for_a_link_again_and_again_steers_no_write() {
     let repo = (0..150).fold(RepoSpec::new("org/model"), |repo, at| {
@@ -366,12 +375,13 @@ fn a_folder_swapped_for_a_link_again_and_again_steers_no_write() {
             }
             swaps
         });
+        let over = Flag(&done);
         for _ in 0..3 {
             let out = world.args(["pull", "org/model"]).run();
             assert!(matches!(out.code, Some(0 | 15 | 18)), "{out}");
             guarded.assert_untouched();
         }
-        done.store(true, Ordering::Relaxed);
+        drop(over);
         swapper.join().unwrap()
     });
     assert!(swaps > 100, "{swaps} swaps are no test");
