@@ -1,6 +1,6 @@
 //! One look at a model directory, and the verdict.
 //!
-//! Owns the order of DESIGN's steps: lock, manifest, receipt, every file, the receipt again.
+//! Owns the order of the steps: lock, manifest, receipt, every file, the receipt again.
 //! Invariants: nothing is written in the model directory; whatever cannot be read keeps the gate
 //! closed; and the verdict speaks of one state of the directory, not of a mixture.
 
