@@ -114,11 +114,6 @@ impl ModelDir {
         self.remove_own(PENDING)
     }
 
-    /// Removes the manifest: the directory is no model any more.
-    pub fn drop_manifest(&self) -> Result<bool> {
-        self.remove_own(MANIFEST)
-    }
-
     /// The receipt for `manifest`; `None` when there is none.
     ///
     /// # Errors

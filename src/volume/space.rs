@@ -4,9 +4,7 @@ use std::os::fd::AsFd;
 
 use super::dir::Dir;
 use super::error::{Result, Step, VolumeError};
-
-/// Largest default reserve: 10 GiB.
-const RESERVE_MAX: u64 = 10 << 30;
+use crate::limits;
 
 /// Room of a file system, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +27,8 @@ impl Space {
 
     /// What is kept free unless the user says otherwise: 1 % of all, at most 10 GiB.
     pub const fn default_reserve(&self) -> u64 {
-        let percent = self.total / 100;
-        if percent < RESERVE_MAX { percent } else { RESERVE_MAX }
+        let share = self.total / limits::RESERVE_ONE_IN;
+        if share < limits::RESERVE_MAX_BYTES { share } else { limits::RESERVE_MAX_BYTES }
     }
 }
 

@@ -8,14 +8,15 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use super::record::Seen;
+use crate::limits;
 
 /// How often an owner shows that it lives.
-pub const HEARTBEAT: Duration = Duration::from_secs(10);
+pub const HEARTBEAT: Duration = limits::HEARTBEAT_EVERY;
 /// An owner whose record stood still for so long has lost the volume.
-pub const LEASE: Duration = Duration::from_secs(30);
+pub const LEASE: Duration = limits::LEASE;
 /// An owner that has not shown itself for so long writes nothing until it has: it may be at the
 /// end of its lease on somebody's clock.
-pub const HALF_LEASE: Duration = Duration::from_secs(15);
+pub const HALF_LEASE: Duration = Duration::from_secs(limits::LEASE.as_secs() / 2);
 /// A second look at a heartbeat of suspect age comes so much later.
 pub const SECOND_LOOK: Duration = Duration::from_secs(3);
 
