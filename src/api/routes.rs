@@ -51,8 +51,7 @@ impl Shared {
     }
 
     fn status(&self, name: &ModelName) -> Answer<ModelStatus> {
-        let found = self.report().models.into_iter().find(|model| model.id == *name);
-        found.ok_or_else(|| JobRefusal::Unknown { name: name.clone() }.into())
+        report::of_one(&self.jobs, name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() }.into())
     }
 
     /// Runs what may wait for the disk.

@@ -35,6 +35,12 @@ pub fn of_jobs(jobs: &Jobs, daemon: DaemonStatus) -> Report {
     }
 }
 
+/// One model of a living owner.
+pub fn of_one(jobs: &Jobs, name: &ModelName) -> Option<ModelStatus> {
+    let seen = jobs.one(name)?;
+    Some(of_job(&seen, jobs.bench().volume.path(), clock::since_boot()))
+}
+
 /// The report of a volume that nobody owns now: `last` is what the last owner wrote. Speeds are
 /// not repeated, and what was going on waits.
 ///

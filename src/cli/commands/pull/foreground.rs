@@ -146,13 +146,12 @@ async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Op
                     .hint("pull again: the new owner goes on with what is there"));
             }
         }
-        let report = report::of_jobs(&jobs, daemon.status());
-        let Some(model) = report.models.iter().find(|model| model.id == *name) else { continue };
+        let Some(model) = report::of_one(&jobs, name) else { continue };
         // Until the job is taken up there is nothing to tell that was not asked for.
         if model.bytes.is_some() {
-            progress.show(&Line::from(model), clock::since_boot());
+            progress.show(&Line::from(&model), clock::since_boot());
         }
-        if let Some(end) = ended(model) {
+        if let Some(end) = ended(&model) {
             break end.map(|()| None);
         }
     };
