@@ -326,8 +326,7 @@ fn modes_follow_the_umask_where_they_should_and_nowhere_else() {
 fn a_setgid_folder_gives_its_group_to_everything() {
     const GROUP: u32 = 54_321;
     if !is_root() {
-        println!("skipped: only root may give a folder to another group");
-        return;
+        return skip("only root may give a folder to another group");
     }
     let repo = shards(2, MIB).plain("sub/x.json", "{}");
     let hub = Hub::start(repo.clone());
@@ -361,8 +360,7 @@ fn binary_for_all(world: &Muster) -> PathBuf {
 fn a_user_without_home_or_name_needs_the_volume_alone() {
     const USER: u32 = 54_322;
     if !is_root() {
-        println!("skipped: only root may become another user");
-        return;
+        return skip("only root may become another user");
     }
     let repo = shards(2, MIB);
     let hub = Hub::start(repo.clone());
@@ -412,8 +410,7 @@ fn a_read_only_volume_says_so_at_the_start_and_still_gates() {
         world.program("unshare", all.map(str::to_owned).collect::<Vec<_>>())
     };
     if !is_root() || read_only(&["true"]).run().code != Some(0) {
-        println!("skipped: no read-only mount without the right to mount");
-        return;
+        return skip("no read-only mount without the right to mount");
     }
     pull(&world).run().expect_code(0);
     let (sent, before) = (hub.total_body_bytes(), listing(world.volume()));

@@ -64,6 +64,14 @@ pub use repo::{FileSpec, RepoKind, RepoSpec};
 pub use script::Match;
 pub use socket::{Api, Events, Owner, answer, submission};
 
+/// Says that this test could not run here and why; the caller returns. `tests/run` counts the line as
+/// skipped, so it goes past the capture of output, which hides what a passed test prints.
+pub fn skip(why: &str) {
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let line = format!("\nskipped: {name}: {why}\n");
+    std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("stderr");
+}
+
 /// Looks at `condition` every few milliseconds until it holds; panics with `what` after `limit`.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
