@@ -1,7 +1,8 @@
 """Runs `cargo test …` so that nothing it starts can outlive it unseen, and adds up its results.
 
 Owns: the time limit of a run, the check for processes and files left behind, the closing line
-`N passed, N failed, N skipped` (skipped: ignored, or a drill that said `skipped: NAME: WHY`). Invariant: a process is judged and ended by its id alone. As the
+`N passed, N failed, N skipped` (skipped: ignored, or a drill that said `skipped: NAME: WHY`).
+Invariant: a process is judged and ended by its id alone. As the
 "child subreaper" this program becomes the parent of every orphan below it, in whatever session,
 group or environment it hides, and of nothing else.
 
