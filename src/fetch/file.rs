@@ -29,6 +29,8 @@ const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
 const CHECKPOINT_MAX: u64 = 64 << 20;
 /// Longest time that received bytes stay unclaimed.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
+/// Bytes written out of order that are noted together: what a killed process loses of them at most.
+const NOTE_EVERY: u64 = 2 << 20;
 /// Bytes read from disk in one step.
 const READ_STEP: usize = 1 << 20;
 /// Bytes hashed from disk between two looks at whether to stop.
@@ -59,6 +61,8 @@ pub(crate) enum Judged {
 struct State {
     received: RangeSet,
     durable: RangeSet,
+    /// What the claims tell of, durable or not.
+    noted: RangeSet,
     /// Absent while somebody feeds it.
     hasher: Option<FileHasher>,
     checkpoint_at: Duration,
@@ -72,6 +76,7 @@ impl FileFetch {
         let state = State {
             received: adopted.clone(),
             streamed: adopted.is_empty(),
+            noted: adopted.clone(),
             durable: adopted,
             hasher: Some(FileHasher::new(partial.entry())),
             checkpoint_at: clock::since_boot(),
@@ -97,7 +102,24 @@ impl FileFetch {
             self.state().hasher = Some(hasher);
         }
         self.progress.came(len, clock::since_boot());
-        Ok(())
+        self.note()
+    }
+
+    /// Notes what was written, when the partial's length does not tell and enough has gathered.
+    fn note(&self) -> Result<(), VolumeError> {
+        if !self.partial.is_scattered() {
+            return Ok(());
+        }
+        let fresh = {
+            let mut state = self.state();
+            if state.received.len_bytes() - state.noted.len_bytes() < NOTE_EVERY {
+                return Ok(());
+            }
+            let fresh = state.received.difference(&state.noted);
+            state.noted.extend(&fresh);
+            fresh
+        };
+        self.partial.note(&fresh)
     }
 
     /// Everything received and not claimed yet.
@@ -130,7 +152,10 @@ impl FileFetch {
             return Ok(0);
         }
         self.partial.checkpoint(&fresh)?;
-        self.state().durable.extend(&fresh);
+        let mut state = self.state();
+        state.durable.extend(&fresh);
+        state.noted.extend(&fresh);
+        drop(state);
         self.progress.became_durable(fresh.len_bytes());
         Ok(fresh.len_bytes())
     }
@@ -297,7 +322,10 @@ mod tests {
     fn received_bytes_are_durable_only_once_they_are_claimed() {
         let place = tempfile::tempdir().unwrap();
         let model = ModelDir::create(&place.path().join("model")).unwrap();
-        let (file, _) = received(&model);
+        let bytes = vec![7; 5000];
+        let partial = Partial::create(&model, &lfs_entry("a.bin", &bytes), OURS).unwrap();
+        let file = FileFetch::new(partial, RangeSet::new(), Arc::default());
+        file.write(0, &bytes).unwrap();
         let counts = |file: &FileFetch| (file.progress.received(), file.progress.durable(), file.unclaimed());
         assert_eq!(counts(&file), (5000, 0, 5000));
         // The bytes can be synced, and the claims have nowhere to go.
@@ -307,6 +335,34 @@ mod tests {
         let (other, _) = received(&ModelDir::create(&place.path().join("other")).unwrap());
         assert_eq!(other.checkpoint().unwrap(), 5000);
         assert_eq!(counts(&other), (5000, 5000, 0));
+    }
+
+    #[test]
+    fn what_comes_out_of_order_is_noted_every_two_mib() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(&place.path().join("model")).unwrap();
+        let step = vec![7; 1 << 20];
+        let mut entry = lfs_entry("a.bin", &step);
+        entry.size = 64 << 20;
+        let file = FileFetch::new(Partial::create(&model, &entry, OURS).unwrap(), RangeSet::new(), Arc::default());
+        let noted = || {
+            let folder = place.path().join("model/.muster/partial");
+            let mut names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            let claims = names.find(|path| path.extension().is_some_and(|end| end == "claims"));
+            claims.map(|path| crate::core::claims::parse(&std::fs::read(path).unwrap(), &entry))
+        };
+        for at in 0..5 {
+            file.write(at << 20, &step).unwrap();
+        }
+        assert!(noted().is_none(), "the length says it");
+        for at in 32..37 {
+            file.write(at << 20, &step).unwrap();
+        }
+        let claims = noted().unwrap();
+        assert!(claims.durable.is_empty());
+        let expected = RangeSet::from(vec![(0, 5 << 20), (32 << 20, 37 << 20)]);
+        let late = expected.difference(&claims.noted);
+        assert!(claims.noted.contains(&(0..5 << 20)) && late.len_bytes() < 2 << 20, "{late:?}");
     }
 
     #[test]

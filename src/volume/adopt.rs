@@ -37,13 +37,28 @@ pub struct Leftover {
 pub enum TakeOver {
     /// Its writer is provably dead: go on in the same file.
     InPlace {
-        /// The writer died since this machine booted, so what it wrote in order is still there,
-        /// claimed or not.
+        /// The writer died since this machine booted, so what it wrote is still there, claimed or
+        /// not.
         same_boot: bool,
     },
     /// Its writer may wake up: copy what it claimed into a file of one's own. The leftover stays
     /// until it is discarded.
     Copy,
+}
+
+impl TakeOver {
+    /// The ranges that may be taken of a leftover of `len` bytes; what the disk lacks of them is
+    /// found out by whoever opens it.
+    fn trusted(self, claimed: Claimed, len: u64, entry: &FileEntry) -> RangeSet {
+        let same_boot = self == Self::InPlace { same_boot: true };
+        let of_other = claimed.of_other;
+        let mut trusted = claimed.trusted(same_boot);
+        // One byte more than the file has: it was written out of order, and its length says nothing.
+        if same_boot && !of_other && len <= entry.size {
+            trusted.insert(0..len);
+        }
+        trusted
+    }
 }
 
 impl Leftover {
@@ -77,12 +92,8 @@ impl Leftover {
     /// nothing.
     pub fn worth(&self, model: &ModelDir, entry: &FileEntry, how: TakeOver) -> Result<u64> {
         let Some(dir) = existing_partials(model)? else { return Ok(0) };
-        let Claimed { ranges, of_other } = claims_file::look(&dir, &self.name, entry)?;
-        Ok(match (self.size, how) {
-            _ if of_other => 0,
-            (len, TakeOver::InPlace { same_boot: true }) if len <= entry.size => len.max(ranges.len_bytes()),
-            _ => ranges.len_bytes(),
-        })
+        let claimed = claims_file::look(&dir, &self.name, entry)?;
+        Ok(how.trusted(claimed, self.size, entry).len_bytes())
     }
 
     /// Removes it and its claims.
@@ -158,11 +169,11 @@ impl Partial {
         dir.sync()?;
         let claimed = claims_file::look(&dir, &leftover.name, entry)?;
         match how {
-            TakeOver::InPlace { same_boot } => {
-                let place = Place::of(model, entry, writer)?;
-                take_in_place(place, &leftover, claimed, same_boot)
+            TakeOver::InPlace { .. } => take_in_place(Place::of(model, entry, writer)?, &leftover, claimed, how),
+            TakeOver::Copy => {
+                let claimed = claimed.trusted(false);
+                copy(Self::create(model, entry, writer)?, &dir, &leftover, &claimed, go_on)
             }
-            TakeOver::Copy => copy(Self::create(model, entry, writer)?, &dir, &leftover, &claimed.ranges, go_on),
         }
     }
 }
@@ -200,7 +211,7 @@ fn find(dir: &Dir) -> Result<Found> {
     Ok(Found { partials, orphans: claims })
 }
 
-fn take_in_place(place: Place, leftover: &Leftover, claimed: Claimed, same_boot: bool) -> Result<Resumed> {
+fn take_in_place(place: Place, leftover: &Leftover, claimed: Claimed, how: TakeOver) -> Result<Resumed> {
     let dir = &place.dir;
     let file = dir.open_for_writing(&leftover.file_name())?;
     let stat = stat_of(&file).map_err(|e| place.fail(Step::Look, e))?;
@@ -211,15 +222,12 @@ fn take_in_place(place: Place, leftover: &Leftover, claimed: Claimed, same_boot:
     if dir.look(&place.name.partial())?.is_some() {
         return Err(VolumeError::Occupied { path: place.shown() });
     }
-    let mut trusted = claimed.ranges;
-    let prefix = 0..size_of(&stat);
-    // One byte more than the file has: it was written out of order, and its length says nothing.
-    if same_boot && !claimed.of_other && prefix.end <= place.entry.size {
+    let trusted = how.trusted(claimed, size_of(&stat), &place.entry);
+    if how == (TakeOver::InPlace { same_boot: true }) {
         // The writer is gone, its pages are not. Synced and dropped, the next read comes from
         // the disk: an error that only the dead writer was told of then shows in the hash.
         sync::data(&file, "leftover").map_err(|e| place.fail(Step::Sync, e))?;
-        drop_pages(&file, &prefix);
-        trusted.insert(prefix);
+        trusted.iter().for_each(|range| drop_pages(&file, &range));
     }
     // Claims first: a crash in between leaves the leftover and its own claims as they were.
     let (dir, name) = (place.dir.clone(), place.name.partial());
@@ -334,6 +342,48 @@ mod tests {
     }
 
     #[test]
+    fn on_the_same_boot_a_scattered_partial_goes_on_from_its_notes() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, THEIRS).unwrap();
+        partial.write_at(0, &data[..100]).unwrap();
+        partial.write_at(500, &data[500..600]).unwrap();
+        partial.note(&set(&[(500, 600)])).unwrap();
+        partial.write_at(900, &data[900..]).unwrap();
+        partial.checkpoint(&set(&[(900, 1000)])).unwrap();
+        drop(partial);
+        let leftover = only(&model);
+        assert_eq!(
+            leftover.worth(&model, &entry, HERE).unwrap(),
+            300,
+            "the prefix was noted when it stopped being all"
+        );
+        assert_eq!(leftover.worth(&model, &entry, BOOTED).unwrap(), 100);
+        assert_eq!(leftover.worth(&model, &entry, TakeOver::Copy).unwrap(), 100);
+        let resumed = Partial::take_over(&model, &entry, OURS, leftover, HERE, &|| true).unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 100), (500, 600), (900, 1000)]));
+        drop(resumed);
+        let resumed = Partial::resume(&model, &entry, OURS).unwrap().unwrap();
+        assert_eq!(resumed.durable, set(&[(0, 100), (500, 600), (900, 1000)]), "what was taken over is claimed");
+        finish(&model, resumed, &data);
+    }
+
+    #[test]
+    fn after_another_boot_notes_do_not_count() {
+        let (_place, model) = model();
+        let data = bytes(1000);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, THEIRS).unwrap();
+        partial.write_at(500, &data[500..]).unwrap();
+        partial.note(&set(&[(500, 1000)])).unwrap();
+        drop(partial);
+        let resumed = Partial::take_over(&model, &entry, OURS, only(&model), BOOTED, &|| true).unwrap();
+        assert!(resumed.durable.is_empty());
+        finish(&model, resumed, &data);
+    }
+
+    #[test]
     fn the_length_of_a_scattered_partial_is_not_believed() {
         let (_place, model) = model();
         let data = bytes(1000);
@@ -343,7 +393,7 @@ mod tests {
         partial.write_at(900, &data[900..]).unwrap();
         partial.checkpoint(&set(&[(0, 50), (900, 1000)])).unwrap();
         drop(partial);
-        let resumed = Partial::take_over(&model, &entry, OURS, only(&model), HERE, &|| true).unwrap();
+        let resumed = Partial::take_over(&model, &entry, OURS, only(&model), BOOTED, &|| true).unwrap();
         assert_eq!(resumed.durable, set(&[(0, 50), (900, 1000)]));
         finish(&model, resumed, &data);
     }

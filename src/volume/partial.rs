@@ -5,7 +5,7 @@
 //! failed write or sync nothing more is written, claimed or sealed through that descriptor; the
 //! length of a partial is the end of its in-order prefix, and a partial that was ever written
 //! out of order is one byte longer than its file until it is sealed, so that nobody takes its
-//! length for a prefix.
+//! length for a prefix: then notes among its claims say what was written.
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ use crate::core::range_set::RangeSet;
 pub struct Partial {
     place: Place,
     file: File,
-    /// Made at the first checkpoint: a file that is published before it never needs one.
+    /// Made at the first checkpoint or note: a file that is published before never needs one.
     claims: Mutex<Option<ClaimsFile>>,
     /// End of the in-order prefix.
     end: AtomicU64,
@@ -134,7 +134,7 @@ impl Partial {
         file.set_len(len).map_err(|e| place.fail(Step::Set, e))?;
         preallocate(&place, &file)?;
         // Written anew: behind a torn record nothing that is appended would count.
-        let claims = ClaimsFile::create(&place.dir, &place.name, &place.entry, &durable)?;
+        let claims = ClaimsFile::create(&place, &durable)?;
         let partial = Self::new(place, file, Some(claims));
         partial.end.store(prefix, Ordering::Release);
         partial.scattered.store(!in_order, Ordering::Release);
@@ -196,15 +196,24 @@ impl Partial {
         self.check_end(last.end)?;
         let synced = sync::data(&self.file, "partial").map_err(|e| self.place.fail(Step::Sync, e));
         self.final_if_failed(synced)?;
-        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another connection's failure may have come between: its bytes could be among these.
+        let claimed = self.with_claims(|claims| claims.claim(&self.place, ranges))?;
+        // Outside the lock: notes need not wait for the disk.
+        self.final_if_failed(claimed.sync(&self.place))
+    }
+
+    /// Whether its length says nothing any more: what was written is to be noted then.
+    pub fn is_scattered(&self) -> bool {
+        self.scattered.load(Ordering::Acquire)
+    }
+
+    /// Notes ranges that were written, without waiting for the disk: should this process die and
+    /// the machine go on, they are there.
+    ///
+    /// # Errors
+    /// As [`Self::write_at`].
+    pub fn note(&self, ranges: &RangeSet) -> Result<()> {
         self.check_alive()?;
-        let Place { dir, name, entry } = &self.place;
-        let claimed = match &mut *claims {
-            Some(file) => file.append(dir, name, entry, ranges),
-            none => ClaimsFile::create(dir, name, entry, ranges).map(|file| *none = Some(file)),
-        };
-        self.final_if_failed(claimed)
+        self.with_claims(|claims| claims.note(&self.place, ranges))
     }
 
     /// Gives the pages of a synced range back to the system.
@@ -252,8 +261,22 @@ impl Partial {
         Ok(written)
     }
 
-    /// Marks the length as no prefix, before the first byte that is out of order.
+    fn with_claims<T>(&self, work: impl FnOnce(&mut ClaimsFile) -> Result<T>) -> Result<T> {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another connection's failure may have come between: its bytes could be among these.
+        self.check_alive()?;
+        let done = match &mut *claims {
+            Some(file) => work(file),
+            none => ClaimsFile::begin(&self.place).and_then(|file| work(none.insert(file))),
+        };
+        self.final_if_failed(done)
+    }
+
+    /// Marks the length as no prefix, before the first byte that is out of order. What the length
+    /// said until now is noted first.
     fn scatter(&self) -> Result<()> {
+        let prefix = RangeSet::from(0..self.in_order_end());
+        self.with_claims(|claims| claims.note(&self.place, &prefix))?;
         self.file.set_len(self.place.entry.size + 1).map_err(|e| self.place.fail(Step::Set, e))?;
         self.scattered.store(true, Ordering::Release);
         Ok(())

@@ -149,8 +149,7 @@ impl Verified {
     /// Keeps it beside the model's files until an update swaps it in. All of it is claimed, so a
     /// restart finds it whole.
     pub fn stage(self) -> Result<Staged> {
-        let Place { dir, name, entry } = &self.place;
-        ClaimsFile::create(dir, name, entry, &RangeSet::from(0..entry.size))?;
+        ClaimsFile::create(&self.place, &RangeSet::from(0..self.place.entry.size))?;
         Ok(Staged(self))
     }
 
@@ -224,9 +223,11 @@ mod tests {
         seen::take();
         partial.write_at(0, &data).unwrap();
         partial.checkpoint(&set(&[(0, 600)])).unwrap();
-        let claims = super::super::writer::PartialName::of(&entry.path, OURS).claims();
-        let first = ["data partial", "data claims", &format!("named {claims}"), "names partial"];
-        assert_eq!(seen::take(), first, "the first claims come with their name");
+        assert_eq!(
+            seen::take(),
+            ["data partial", "data claims", "names partial"],
+            "the first claims come with their name"
+        );
         partial.checkpoint(&set(&[(600, 1000)])).unwrap();
         assert_eq!(seen::take(), ["data partial", "data claims"]);
         let sealed = partial.seal().unwrap();
