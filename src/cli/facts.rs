@@ -206,7 +206,7 @@ fn is_older(report: &Report, glance: Option<&Glance>) -> bool {
 
 fn read_status(volume: &Volume) -> Option<Report> {
     // Unreadable, of another version, or none: the directories tell.
-    serde_json::from_slice(&volume.status().ok()??).ok()
+    Report::from_json(&volume.status().ok()??)
 }
 
 fn age_of(report: &Report) -> SignedDuration {

@@ -141,8 +141,9 @@ impl Decision {
     /// Why it is closed, gravest first and then by path.
     #[must_use]
     pub fn reasons(&self) -> Vec<&Reason> {
+        let code = self.code();
         let mut sorted: Vec<_> = self.reasons.iter().collect();
-        sorted.sort_by_key(|reason| Some(reason.why.code()) != self.code());
+        sorted.sort_by_key(|reason| Some(reason.why.code()) != code);
         sorted
     }
 
@@ -287,7 +288,45 @@ mod tests {
         assert_eq!(decision.reasons()[0].file.as_ref().unwrap().as_str(), "b");
     }
 
+    #[test]
+    fn a_hundred_thousand_reasons_are_sorted_in_no_time() {
+        let files: Vec<_> = (0..100_000).map(|n| entry(&format!("f{n:06}"), 1)).collect();
+        let manifest = Manifest::seal(source(), files).unwrap();
+        let mut outcomes = vec![Outcome::Bad(Why::Missing { size: 1 }); manifest.files().len()];
+        outcomes[99_999] = Outcome::Bad(bytes_why());
+        let decision = Decision::of_files(&manifest, outcomes);
+        assert_eq!(decision.reasons()[0].file.as_ref().unwrap().as_str(), "f099999");
+    }
+
     proptest! {
+        #[test]
+        fn the_gate_opens_exactly_when_every_file_was_believed(outcomes in prop::collection::vec(0u8..5, 0..9), files in 1usize..8) {
+            let outcome = |kind: &u8| match kind {
+                0 | 1 => Outcome::Trusted,
+                2 => Outcome::Hashed,
+                3 => Outcome::Bad(Why::Missing { size: 1 }),
+                _ => Outcome::Deferred,
+            };
+            let manifest = Manifest::seal(source(), (0..files).map(|n| entry(&format!("f{n}"), 1)).collect()).unwrap();
+            let decision = Decision::of_files(&manifest, outcomes.iter().map(outcome).collect());
+            let believed = outcomes.iter().take(files).filter(|kind| **kind <= 2).count();
+            prop_assert_eq!(decision.is_open(), believed == files);
+            prop_assert_eq!(decision.exit() == 0, decision.is_open());
+            let Tally { trusted, hashed, bad, .. } = *decision.tally();
+            prop_assert_eq!((trusted + hashed) as usize, believed);
+            prop_assert!((trusted + hashed + bad) as usize <= files);
+            let failed = decision.clone().after_failed_pull(Code::NoSpace, String::new());
+            prop_assert_eq!(failed.exit(), if decision.is_open() { 0 } else { Code::NoSpace.exit() });
+        }
+
+        #[test]
+        fn an_identity_that_could_not_be_waited_out_is_never_trusted(inode in any::<u64>(), size in 0u64..9, mtime_ns in any::<i64>(), ctime_ns in i64::MIN + 1..i64::MAX) {
+            let found = Identity { inode, size, mtime_ns, ctime_ns };
+            let file = entry("x", size);
+            prop_assert_eq!(inspect(&file, &[found.distrusted()], &Observed::Present(found)), Finding::HashNeeded);
+            prop_assert_eq!(inspect(&file, &[found], &Observed::Present(found)), Finding::Trusted);
+        }
+
         #[test]
         fn only_an_identity_that_was_verified_is_trusted(verified in prop::collection::vec((0u64..3, 0i64..3), 0..4), now in (0u64..3, 0i64..3)) {
             let verified: Vec<_> = verified.into_iter().map(|(size, ctime)| identity(size, ctime)).collect();

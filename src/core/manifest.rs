@@ -5,7 +5,6 @@
 //! content only: the same files at the same commit under the same selection have one id,
 //! wherever they came from and by whichever branch name.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -193,15 +192,18 @@ impl Manifest {
     /// one. `None` when all files find room there.
     #[must_use]
     pub fn collision(&self, folding: Folding) -> Option<(&str, &str)> {
-        let mut seen = HashMap::with_capacity(self.files.len());
-        for file in &self.files {
-            let name = file.path.as_str();
-            if let Some(other) = seen.insert(folding.apply(name), name) {
-                return Some((other, name));
-            }
+        let names = self.files.iter().map(|file| file.path.as_str());
+        let mut folded: Vec<_> = names.map(|name| (folding.apply(name), name)).collect();
+        folded.sort_unstable();
+        if let Some(pair) = folded.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Some((pair[0].1, pair[1].1));
         }
-        let mut folders = self.files.iter().flat_map(|file| file.path.ancestors());
-        folders.find_map(|folder| Some((*seen.get(&folding.apply(folder))?, folder)))
+        let (file, below) =
+            folded.iter().find_map(|(name, file)| Some((file, first_below(&folded, name, |n| &n.0)?)))?;
+        // The folder has as many components as the file it is taken for.
+        let depth = file.matches('/').count();
+        let end = below.1.match_indices('/').nth(depth).map_or(below.1.len(), |(at, _)| at);
+        Some((file, &below.1[..end]))
     }
 
     /// Bytes of all files.
@@ -221,9 +223,19 @@ fn check_names(files: &[FileEntry]) -> Result<(), ManifestError> {
     if let Some(pair) = files.windows(2).find(|pair| pair[0].path == pair[1].path) {
         return Err(ManifestError::Twice { path: pair[0].path.clone() });
     }
-    let names: HashSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    let clash = files.iter().flat_map(|file| file.path.ancestors()).find(|folder| names.contains(folder));
-    clash.map_or(Ok(()), |path| Err(ManifestError::FileIsFolder { path: path.to_owned() }))
+    let is_folder = |file: &&FileEntry| first_below(files, file.path.as_str(), |file| file.path.as_str()).is_some();
+    let clash = files.iter().find(is_folder);
+    clash.map_or(Ok(()), |file| Err(ManifestError::FileIsFolder { path: file.path.to_string() }))
+}
+
+/// Of things sorted by name, the first that lies in a folder called `folder`. Looking it up costs
+/// the logarithm of their number; looking up every folder of every name would cost the square of
+/// a name's length.
+fn first_below<'a, T>(sorted: &'a [T], folder: &str, name: impl Fn(&T) -> &str) -> Option<&'a T> {
+    let below = |text: &str| text.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+    let before = |text: &str| text.bytes().lt(folder.bytes().chain([b'/']));
+    let at = sorted.partition_point(|thing| before(name(thing)));
+    sorted.get(at).filter(|thing| below(name(thing)))
 }
 
 /// One fact a line; no path or pattern has a line break, so the form is unambiguous.
@@ -348,7 +360,42 @@ pub(crate) mod tests {
         assert_eq!(apart.collision(Folding::ALL), None, "one folder holds both");
     }
 
+    #[test]
+    fn deep_folders_cost_no_more_than_their_names() {
+        let deep = "a/".repeat(1500);
+        let files: Vec<_> = (0..2000).map(|n| entry(&format!("{deep}{n}"), 1)).collect();
+        let manifest = Manifest::seal(source(), files.clone()).unwrap();
+        assert_eq!(manifest.collision(Folding::ALL), None);
+        let clash = files.into_iter().chain([entry(deep.trim_end_matches('/'), 1)]).collect();
+        assert!(matches!(Manifest::seal(source(), clash), Err(ManifestError::FileIsFolder { .. })));
+    }
+
     proptest! {
+        #[test]
+        fn a_file_stands_where_a_folder_has_to_be_exactly_when_a_path_says_so(
+            paths in prop::collection::btree_set("[aA.!0]{1,2}(/[aA.!0]{1,2}){0,3}", 1..12),
+        ) {
+            let paths: Vec<_> = paths.into_iter().filter(|path| RepoPath::parse(path).is_ok()).collect();
+            let clash = paths.iter().any(|path| paths.iter().any(|other| other.starts_with(&format!("{path}/"))));
+            match Manifest::seal(source(), paths.iter().map(|path| entry(path, 1)).collect()) {
+                Ok(manifest) => {
+                    prop_assert!(!clash);
+                    let case = Folding { case: true, form: false };
+                    let folded: Vec<_> = paths.iter().map(|path| path.to_lowercase()).collect();
+                    let collides = folded.iter().enumerate().any(|(at, one)| folded.iter().enumerate().any(|(other_at, other)| {
+                        at != other_at && (one == other || other.starts_with(&format!("{one}/")))
+                    }));
+                    let found = manifest.collision(case);
+                    prop_assert_eq!(found.is_some(), collides);
+                    if let Some((one, other)) = found {
+                        prop_assert_eq!(one.to_lowercase(), other.to_lowercase());
+                    }
+                }
+                Err(ManifestError::FileIsFolder { .. }) => prop_assert!(clash),
+                Err(other) => prop_assert!(false, "{}", other),
+            }
+        }
+
         #[test]
         fn the_order_of_a_listing_does_not_matter(mut sizes in prop::collection::vec(0u64..9, 1..20), seed in any::<u64>()) {
             let files: Vec<_> = sizes.drain(..).enumerate().map(|(i, size)| entry(&format!("f{i}"), size)).collect();

@@ -180,11 +180,13 @@ impl Receipt {
 #[must_use]
 pub fn recorded_files(bytes: &[u8]) -> Option<(CommitId, Vec<FileRecord>)> {
     let receipt: Receipt = serde_json::from_slice(bytes).ok()?;
-    Some((receipt.commit, receipt.files))
+    (receipt.schema == SCHEMA).then_some((receipt.commit, receipt.files))
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::core::manifest::tests::source;
     use crate::core::verify::FileHasher;
@@ -212,6 +214,42 @@ mod tests {
             Receipt::seal(&manifest, records[1..].to_vec(), witness()),
             Err(ReceiptError::Unproved { path }) if path == b.path
         ));
+    }
+
+    proptest! {
+        #[test]
+        fn a_receipt_is_sealed_exactly_when_every_file_has_its_record(
+            files in 1usize..6,
+            records in prop::collection::vec((0usize..7, 0u8..4), 0..10),
+        ) {
+            let bytes = |file: usize, kind: u8| if kind == 0 { format!("other{file}") } else { file.to_string() };
+            let own = |file: usize| lfs_entry(&format!("f{file}"), bytes(file, 1).as_bytes());
+            let manifest = Manifest::seal(source(), (0..files).map(own).collect()).unwrap();
+            let made = records.iter().map(|(file, kind)| {
+                let text = bytes(*file, *kind);
+                record(&lfs_entry(&format!("f{file}"), text.as_bytes()), text.as_bytes())
+            });
+            let sealed = Receipt::seal(&manifest, made.collect(), witness());
+            // Of two records of one file the later counts.
+            let proved = |file: usize| records.iter().rfind(|(of, _)| *of == file).is_some_and(|(_, kind)| *kind > 0);
+            prop_assert_eq!(sealed.is_ok(), (0..files).all(proved));
+            if let Ok(receipt) = sealed {
+                prop_assert!(receipt.files().iter().zip(manifest.files()).all(|(record, entry)| record.proves(entry)));
+                prop_assert_eq!(Receipt::from_json(&receipt.to_json(), &manifest).unwrap(), receipt);
+            }
+        }
+    }
+
+    #[test]
+    fn a_receipt_of_another_version_records_nothing() {
+        let a = lfs_entry("a", b"1");
+        let manifest = Manifest::seal(source(), vec![a.clone()]).unwrap();
+        let receipt = Receipt::seal(&manifest, vec![record(&a, b"1")], witness()).unwrap();
+        let (commit, files) = recorded_files(&receipt.to_json()).unwrap();
+        assert_eq!((commit, files.as_slice()), (manifest.source().commit, receipt.files()));
+        let newer = String::from_utf8(receipt.to_json()).unwrap().replace("\"schema\": 1", "\"schema\": 2");
+        assert_eq!(recorded_files(newer.as_bytes()), None);
+        assert!(matches!(Receipt::from_json(newer.as_bytes(), &manifest), Err(ReceiptError::Schema { found: 2 })));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub const OWN_DIR: &str = ".muster";
 /// Longest component Linux file systems store, in bytes.
 const COMPONENT_MAX: usize = 255;
 /// Longest path accepted, in bytes: `PATH_MAX` less room for the volume's own path.
-const PATH_MAX: usize = 3072;
+pub(super) const PATH_MAX: usize = 3072;
 
 /// Why a path from a listing is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -8,10 +8,10 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::repo_path::RepoPath;
+use super::repo_path::{PATH_MAX, RepoPath};
 
-/// Longest pattern, in characters.
-const PATTERN_MAX: usize = 1024;
+/// Longest pattern, in characters: that which means exactly the longest path.
+const PATTERN_MAX: usize = 3 * PATH_MAX;
 
 /// Why a text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -36,7 +36,24 @@ pub enum PatternError {
 /// One glob, in the normal form it is compared in.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Pattern(String);
+pub struct Pattern {
+    text: String,
+    /// What the text means; taken apart once, since a class costs a search for its end.
+    tokens: Vec<Token>,
+}
+
+/// What one place of a pattern matches.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Token {
+    /// Any characters, or none.
+    Run,
+    /// Any one character.
+    Any,
+    /// This character.
+    Is(char),
+    /// A character from one of these spans, or from none of them.
+    Class { negated: bool, spans: Vec<(char, char)> },
+}
 
 impl Pattern {
     /// Parses a glob.
@@ -44,12 +61,8 @@ impl Pattern {
     /// # Errors
     /// [`PatternError`].
     pub fn parse(text: &str) -> Result<Self, PatternError> {
-        let len = text.chars().count();
-        if len == 0 {
+        if text.is_empty() {
             return Err(PatternError::Empty);
-        }
-        if len > PATTERN_MAX {
-            return Err(PatternError::TooLong { len });
         }
         if text.chars().any(char::is_control) {
             return Err(PatternError::Control { text: text.to_owned() });
@@ -58,7 +71,12 @@ impl Pattern {
         if text.ends_with('/') {
             text.push('*');
         }
-        Ok(Self(text))
+        // Of the normal form, which has to be readable again.
+        let len = text.chars().count();
+        if len > PATTERN_MAX {
+            return Err(PatternError::TooLong { len });
+        }
+        Ok(Self::of(text))
     }
 
     /// A pattern that matches exactly `path`.
@@ -68,21 +86,28 @@ impl Pattern {
             '*' | '?' | '[' => format!("[{c}]"),
             _ => c.to_string(),
         });
-        Self(quoted.collect())
+        Self::of(quoted.collect())
+    }
+
+    fn of(text: String) -> Self {
+        let tokens = tokens(&text.chars().collect::<Vec<_>>());
+        Self { text, tokens }
     }
 
     /// Whether the pattern matches the whole path.
     #[must_use]
     pub fn matches(&self, path: &RepoPath) -> bool {
-        let pattern: Vec<char> = self.0.chars().collect();
-        let name: Vec<char> = path.as_str().chars().collect();
-        glob(&pattern, &name)
+        self.fits(&path.as_str().chars().collect::<Vec<_>>())
     }
 
     /// The normal form.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    fn fits(&self, name: &[char]) -> bool {
+        glob(&self.tokens, name)
     }
 }
 
@@ -95,15 +120,31 @@ impl TryFrom<String> for Pattern {
 
 impl From<Pattern> for String {
     fn from(pattern: Pattern) -> Self {
-        pattern.0
+        pattern.text
     }
 }
 
 /// Include and exclude patterns. The default selects everything.
+///
+/// Invariant: both lists are sorted and hold nothing twice, so equal selections are equal values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Lists")]
 pub struct Selection {
     include: Vec<Pattern>,
     exclude: Vec<Pattern>,
+}
+
+/// A [`Selection`] as somebody wrote it.
+#[derive(Deserialize)]
+struct Lists {
+    include: Vec<Pattern>,
+    exclude: Vec<Pattern>,
+}
+
+impl From<Lists> for Selection {
+    fn from(lists: Lists) -> Self {
+        Self::new(lists.include, lists.exclude)
+    }
 }
 
 impl Selection {
@@ -120,7 +161,11 @@ impl Selection {
     /// Whether the file was asked for.
     #[must_use]
     pub fn selects(&self, path: &RepoPath) -> bool {
-        let any = |list: &[Pattern]| list.iter().any(|pattern| pattern.matches(path));
+        if self.is_everything() {
+            return true;
+        }
+        let name: Vec<char> = path.as_str().chars().collect();
+        let any = |list: &[Pattern]| list.iter().any(|pattern| pattern.fits(&name));
         (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
     }
 
@@ -154,60 +199,70 @@ impl std::fmt::Display for Selection {
     }
 }
 
-/// Backtracks only to the last star, so the cost is at most pattern × name.
-fn glob(pattern: &[char], name: &[char]) -> bool {
+/// Backtracks only to the last run, so the cost is at most pattern × name.
+fn glob(pattern: &[Token], name: &[char]) -> bool {
     let (mut p, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
+    let mut run: Option<(usize, usize)> = None;
     while n < name.len() {
-        let step = match pattern.get(p) {
-            Some('*') => {
-                star = Some((p + 1, n));
+        let fits = match pattern.get(p) {
+            Some(Token::Run) => {
                 p += 1;
+                run = Some((p, n));
                 continue;
             }
-            Some('?') => Some(p + 1),
-            Some('[') => class(pattern, p, name[n]),
-            Some(&c) if c == name[n] => Some(p + 1),
-            _ => None,
-        };
-        match (step, star) {
-            (Some(next), _) => (p, n) = (next, n + 1),
-            (None, Some((after, from))) => {
-                (p, n) = (after, from + 1);
-                star = Some((after, from + 1));
+            Some(Token::Any) => true,
+            Some(Token::Is(c)) => *c == name[n],
+            Some(Token::Class { negated, spans }) => {
+                spans.iter().any(|(from, to)| (from..=to).contains(&&name[n])) != *negated
             }
-            (None, None) => return false,
+            None => false,
+        };
+        match run {
+            _ if fits => (p, n) = (p + 1, n + 1),
+            Some((after, from)) => {
+                (p, n) = (after, from + 1);
+                run = Some((after, from + 1));
+            }
+            None => return false,
         }
     }
-    pattern[p..].iter().all(|&c| c == '*')
+    pattern[p..].iter().all(|token| *token == Token::Run)
 }
 
-/// Matches the class that opens at `open`; the position after it when `c` is in it. A class
-/// that never closes is a plain bracket; a first `]` belongs to the class; an inverted span
-/// holds nothing.
-fn class(pattern: &[char], open: usize, c: char) -> Option<usize> {
-    let mut body = open + 1;
-    let negated = pattern.get(body) == Some(&'!');
-    if negated {
-        body += 1;
+fn tokens(pattern: &[char]) -> Vec<Token> {
+    let last_close = pattern.iter().rposition(|c| *c == ']').unwrap_or(0);
+    let (mut tokens, mut at) = (Vec::with_capacity(pattern.len()), 0);
+    while let Some(c) = pattern.get(at) {
+        let (token, used) = match c {
+            '*' => (Token::Run, 1),
+            '?' => (Token::Any, 1),
+            '[' if at < last_close => class(&pattern[at..]).unwrap_or((Token::Is('['), 1)),
+            c => (Token::Is(*c), 1),
+        };
+        tokens.push(token);
+        at += used;
     }
+    tokens
+}
+
+/// The class that opens the pattern, and its length. A class that never closes is a plain bracket;
+/// a first `]` belongs to the class; an inverted span holds nothing.
+fn class(pattern: &[char]) -> Option<(Token, usize)> {
+    let negated = pattern.get(1) == Some(&'!');
+    let body = if negated { 2 } else { 1 };
     let from = if pattern.get(body) == Some(&']') { body + 1 } else { body };
-    let Some(close) = pattern.get(from..).and_then(|r| r.iter().position(|&x| x == ']')).map(|at| from + at) else {
-        return (c == '[').then_some(open + 1);
-    };
-    let set = &pattern[body..close];
-    let mut at = 0;
-    let mut found = false;
-    while at < set.len() {
-        if at + 2 < set.len() && set[at + 1] == '-' {
-            found |= (set[at]..=set[at + 2]).contains(&c);
-            at += 3;
+    let close = from + pattern.get(from..)?.iter().position(|c| *c == ']')?;
+    let (mut spans, mut set) = (Vec::new(), &pattern[body..close]);
+    while let [first, rest @ ..] = set {
+        if let ['-', last, rest @ ..] = rest {
+            spans.push((*first, *last));
+            set = rest;
         } else {
-            found |= set[at] == c;
-            at += 1;
+            spans.push((*first, *first));
+            set = rest;
         }
     }
-    (found != negated).then_some(close + 1)
+    Some((Token::Class { negated, spans }, close + 1))
 }
 
 #[cfg(test)]
@@ -253,6 +308,36 @@ mod tests {
     #[test]
     fn many_stars_cost_little() {
         assert!(!matches(&"*a".repeat(200), &format!("{}b", "a".repeat(250))));
+    }
+
+    #[test]
+    fn brackets_that_never_close_cost_little() {
+        let brackets = "[".repeat(PATTERN_MAX - 1);
+        let path = ["[".repeat(255), "[".repeat(255)].join("/") + &"/x".repeat(1000);
+        assert!(!matches(&format!("*{brackets}"), &path));
+        assert!(!matches(&format!("{}]", &brackets[1..]), &path));
+    }
+
+    #[test]
+    fn every_pattern_that_can_be_made_can_be_read_again() {
+        let longest = "*".repeat(PATTERN_MAX - 1);
+        let paths =
+            ["a".repeat(200) + "/", "*".repeat(255) + "/", "[".repeat(255) + "/"].map(|part| part.repeat(11) + "x");
+        let exact = paths.iter().map(|path| Pattern::exactly(&RepoPath::parse(path).unwrap()));
+        for pattern in exact.chain([Pattern::parse(&format!("{}/", &longest[1..])).unwrap()]) {
+            let json = serde_json::to_string(&pattern).unwrap();
+            assert_eq!(serde_json::from_str::<Pattern>(&json).unwrap(), pattern);
+        }
+        assert_eq!(Pattern::parse(&format!("{longest}/")), Err(PatternError::TooLong { len: PATTERN_MAX + 1 }));
+    }
+
+    #[test]
+    fn a_selection_that_was_written_in_any_order_is_the_same_one() {
+        let pattern = |text: &str| Pattern::parse(text).unwrap();
+        let written = r#"{"include": ["b", "a", "b"], "exclude": ["d", "c"]}"#;
+        let read: Selection = serde_json::from_str(written).unwrap();
+        assert_eq!(read, Selection::new(vec![pattern("a"), pattern("b")], vec![pattern("c"), pattern("d")]));
+        assert_eq!(read.include().len(), 2);
     }
 
     #[test]

@@ -28,6 +28,14 @@ pub struct Report {
     pub models: Vec<ModelStatus>,
 }
 
+impl Report {
+    /// Reads the stored form; `None` when it is no report, or one of another version.
+    #[must_use]
+    pub fn from_json(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok().filter(|report: &Self| report.schema == SCHEMA)
+    }
+}
+
 /// The owner of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DaemonStatus {
@@ -103,4 +111,20 @@ pub struct Bytes {
     pub durable: u64,
     /// In files whose digest matched.
     pub verified: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_of_another_version_is_none() {
+        let daemon = DaemonStatus::default();
+        let at = Timestamp::UNIX_EPOCH;
+        let report = Report { schema: SCHEMA, volume: "/v".to_owned(), written_at: at, daemon, models: vec![] };
+        let bytes = |report: &Report| serde_json::to_vec(report).unwrap();
+        assert_eq!(Report::from_json(&bytes(&report)), Some(report.clone()));
+        assert_eq!(Report::from_json(&bytes(&Report { schema: 2, ..report })), None);
+        assert_eq!(Report::from_json(b"{"), None);
+    }
 }

@@ -46,6 +46,9 @@ pub enum UnitError {
 const DECIMAL: [(&str, u64); 5] =
     [("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000), ("P", 1_000_000_000_000_000)];
 
+/// Longest duration that can be meant: a hundred years, which a clock's time can be moved by.
+pub const DURATION_MAX: Duration = Duration::from_secs(36_500 * 86_400);
+
 /// Units that sizes are shown in, and their decimals.
 const SHOWN: [(&str, u64, usize); 4] =
     [("TB", 1_000_000_000_000, 2), ("GB", 1_000_000_000, 1), ("MB", 1_000_000, 1), ("kB", 1_000, 1)];
@@ -73,16 +76,17 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     }
     let factor = unit_factor(unit).ok_or_else(|| UnitError::Size { text: text.to_owned() })?;
     let bytes = value * factor;
-    if bytes > i64::MAX as f64 {
+    // The nearest float is 2^63, one more than fits.
+    if bytes >= i64::MAX as f64 {
         return Err(UnitError::Size { text: text.to_owned() });
     }
     Ok(whole(bytes))
 }
 
-/// Parses a duration: `90s`, `30m`, `2h`, `1d`, `250ms`.
+/// Parses a duration in whole milliseconds: `90s`, `30m`, `2h`, `1d`, `250ms`.
 ///
 /// # Errors
-/// [`UnitError::Duration`].
+/// [`UnitError::Duration`], also for more than [`DURATION_MAX`].
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let refuse = || UnitError::Duration { text: text.to_owned() };
     let trimmed = text.trim();
@@ -96,7 +100,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         "d" => 86400.0,
         _ => return Err(refuse()),
     };
-    Duration::try_from_secs_f64(value * seconds).map_err(|_| refuse())
+    let millis = whole(value * seconds * 1000.0);
+    let span = Duration::from_millis(millis);
+    // What is shorter than a millisecond, and not zero, would become "at once".
+    if span > DURATION_MAX || (millis == 0 && value > 0.0) { Err(refuse()) } else { Ok(span) }
 }
 
 /// Bytes for a person: `0 B`, `999 B`, `1.0 kB`, `540.2 GB`, `1.70 TB`.
@@ -196,7 +203,9 @@ mod tests {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         assert!(matches!(parse_size("200"), Err(UnitError::NoUnit { .. })));
-        for text in ["", "MB", "-1MB", "1XB", "1MBB", "nanB", "1..2MB", "99999999999PB", "1é"] {
+        assert_eq!(parse_size("9223372036854774784B"), Ok(9_223_372_036_854_774_784));
+        let too_large = ["99999999999PB", "9223372036854775808B", "8192PiB"];
+        for text in ["", "MB", "-1MB", "1XB", "1MBB", "nanB", "1..2MB", "1é"].into_iter().chain(too_large) {
             assert!(matches!(parse_size(text), Err(UnitError::Size { .. })), "{text}");
         }
     }
@@ -223,5 +232,16 @@ mod tests {
         for text in ["", "5", "m", "5 weeks", "-1s"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_duration_can_be_added_to_any_clock_and_is_never_rounded_to_nothing() {
+        for text in ["36501d", "99999999999999d", "1e9d", "0.4ms", "0.0001s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_duration("36500d"), Ok(DURATION_MAX));
+        assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
+        assert_eq!(parse_duration("1.0006s"), Ok(Duration::from_millis(1001)));
+        assert!(std::time::Instant::now().checked_add(DURATION_MAX + DURATION_MAX).is_some());
     }
 }

@@ -46,7 +46,7 @@ impl Outlook {
 /// The model's entry, and whether the report is of now.
 fn reported(volume: &Path, id: &ModelName) -> Option<(ModelStatus, bool)> {
     let bytes = Volume::open(volume).ok()?.status().ok()??;
-    let report: Report = serde_json::from_slice(&bytes).ok()?;
+    let report = Report::from_json(&bytes)?;
     let age_s = clock::now().as_second() - report.written_at.as_second();
     let model = report.models.into_iter().find(|model| model.id == *id)?;
     Some((model, age_s.abs() <= FRESH_S))
