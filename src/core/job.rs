@@ -115,3 +115,20 @@ impl Job {
         Self { spec, state: JobState::Queued, commit: None, error: None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_has_one_word_everywhere_and_is_active_while_somebody_works_on_it() {
+        let idle = [JobState::Ready, JobState::Paused, JobState::Failed, JobState::Damaged, JobState::Cancelled];
+        let active =
+            [JobState::Queued, JobState::Resolving, JobState::Fetching, JobState::Verifying, JobState::Updating];
+        for state in idle.into_iter().chain(active) {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.word());
+            assert_eq!(serde_json::from_value::<JobState>(state.word().into()).unwrap(), state);
+            assert_eq!(state.is_active(), active.contains(&state), "{}", state.word());
+        }
+    }
+}

@@ -109,7 +109,31 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn the_number_of_connections_stays_within_its_bounds_whatever_comes(
+            max in 0usize..300,
+            remembered in prop::option::of(0usize..1000),
+            windows in prop::collection::vec((0u64..20_000, any::<u64>(), 0u32..3, any::<bool>()), 0..200),
+        ) {
+            let (mut pace, mut pinned) = (Pace::adaptive(max, remembered), Pace::pinned(max));
+            for (millis, bytes, failures, busy) in windows {
+                let before = pace.level();
+                let window = Window { span: Duration::from_millis(millis), bytes, failures, busy };
+                let level = pace.observe(&window);
+                prop_assert!((1..=max.max(1)).contains(&level) && level == pace.level());
+                prop_assert!((1..=max.max(1)).contains(&pace.safe_level()));
+                prop_assert!(level <= before + (before / 2).max(1), "it grows by steps");
+                prop_assert!(failures == 0 || before == 1 || level < before, "it yields to failures");
+                prop_assert!(busy || failures > 0 || level <= before, "nobody grows without work");
+                prop_assert_eq!(pinned.observe(&window), max.max(1));
+            }
+        }
+    }
 
     fn drive(pace: &mut Pace, windows: usize, rate_of: impl Fn(usize) -> u64) -> Vec<usize> {
         let window = |bytes| Window { span: Duration::from_secs(1), bytes, failures: 0, busy: true };

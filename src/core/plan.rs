@@ -492,5 +492,128 @@ mod tests {
                 prop_assert!(set.is_whole(*size));
             }
         }
+
+        #[test]
+        fn whatever_happens_on_the_way_every_file_that_is_not_given_up_ends_whole(
+            sizes in prop::collection::vec(1u64..300 * MIB, 1..6),
+            steps in prop::collection::vec((0u8..12, 0usize..6, 0usize..6, 1u64..80 * MIB), 1..300),
+        ) {
+            const CONNECTIONS: usize = 6;
+            let mut world = World::new(&sizes);
+            for (what, who, file, amount) in steps {
+                let file = FileId(file % sizes.len());
+                match what {
+                    0..=5 => { world.work(who, CONNECTIONS, amount); }
+                    6 => world.fail(who),
+                    7 => world.begin_again(file, Some(Way::Sequential)),
+                    8 => world.begin_again(file, None),
+                    9 => world.plan.hold(file),
+                    10 => world.plan.unhold(file),
+                    _ if amount % 4 == 0 => world.give_up(file),
+                    _ => drop(world.plan.stream_whole(file)),
+                }
+                world.check();
+            }
+            (0..sizes.len()).for_each(|file| world.plan.unhold(FileId(file)));
+            let mut left = 20_000;
+            while left > 0 && world.work(left % CONNECTIONS, CONNECTIONS, 64 * MIB) {
+                left -= 1;
+                world.check();
+            }
+            prop_assert!(left > 0, "it ends");
+            for (file, size) in sizes.iter().enumerate() {
+                prop_assert!(world.given_up.contains(&file) || world.got[file].is_whole(*size), "file {}", file);
+            }
+        }
+    }
+
+    /// A plan, the connections that follow it, and what they have brought.
+    struct World {
+        plan: Plan,
+        sizes: Vec<u64>,
+        got: Vec<RangeSet>,
+        busy: Vec<Option<(Assignment, u64)>>,
+        given_up: BTreeSet<usize>,
+    }
+
+    impl World {
+        fn new(sizes: &[u64]) -> Self {
+            let mut plan = Plan::default();
+            for (id, size) in sizes.iter().enumerate() {
+                plan.add(FileId(id), *size, RangeSet::from(0..*size), Way::Ranges);
+            }
+            let got = vec![RangeSet::new(); sizes.len()];
+            Self { plan, sizes: sizes.to_vec(), got, busy: vec![None; 6], given_up: BTreeSet::new() }
+        }
+
+        /// One step of one connection; `false` when there is nothing more to do for anybody.
+        fn work(&mut self, who: usize, connections: usize, amount: u64) -> bool {
+            let Some((work, at)) = self.busy[who].take() else {
+                match self.plan.assign(None, connections) {
+                    Next::Fetch(work) => {
+                        let at = work.range.start;
+                        self.busy[who] = Some((work, at));
+                    }
+                    Next::Wait => {}
+                    Next::Done => return false,
+                }
+                return true;
+            };
+            let file = work.file;
+            let to = at + self.plan.take(work.id, at, amount);
+            if to > at {
+                let got = &mut self.got[file.0];
+                assert_eq!(got.difference(&RangeSet::from(at..to)), *got, "no byte twice");
+                got.insert(at..to);
+                let prefix = got.run_end(0);
+                self.plan.hashed(file, prefix);
+                if !work.whole {
+                    self.plan.answers_ranges(file);
+                }
+            }
+            if to >= self.plan.end_of(work.id) {
+                self.plan.release(work.id, to);
+            } else {
+                self.busy[who] = Some((work, to));
+            }
+            true
+        }
+
+        fn fail(&mut self, who: usize) {
+            if let Some((work, at)) = self.busy[who].take() {
+                self.plan.release(work.id, at);
+            }
+        }
+
+        /// Wrong bytes came: all of it is to be fetched again.
+        fn begin_again(&mut self, file: FileId, way: Option<Way>) {
+            if !self.given_up.contains(&file.0) {
+                self.got[file.0] = RangeSet::new();
+                self.plan.restart(file, RangeSet::from(0..self.sizes[file.0]), way);
+            }
+        }
+
+        fn give_up(&mut self, file: FileId) {
+            self.given_up.insert(file.0);
+            self.plan.remove(file);
+        }
+
+        /// Each byte is in exactly one place: fetched, being fetched, or not handed out.
+        fn check(&self) {
+            assert_eq!(self.plan.remaining(), count(&self.plan));
+            for (id, file) in &self.plan.files {
+                let active: Vec<_> = self.plan.active.values().filter(|active| active.file == *id).collect();
+                assert_eq!(active.len(), file.active);
+                assert!(file.way == Way::Ranges || active.len() <= 1, "one connection, in order");
+                let mut all = self.got[id.0].clone();
+                let mut bytes = all.len_bytes();
+                for range in file.unassigned.iter().chain(active.iter().map(|active| active.position..active.end)) {
+                    bytes += range.end - range.start;
+                    all.insert(range);
+                }
+                assert_eq!((all.is_whole(file.size), bytes), (true, file.size));
+            }
+            assert!(self.plan.active.values().all(|active| !self.given_up.contains(&active.file.0)));
+        }
     }
 }

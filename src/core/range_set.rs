@@ -151,6 +151,22 @@ mod tests {
 
     proptest! {
         #[test]
+        fn sets_are_subtracted_and_joined_byte_by_byte_and_survive_being_written(
+            one in prop::collection::vec((0u64..64, 0u64..20), 0..12),
+            other in prop::collection::vec((0u64..64, 0u64..20), 0..12),
+        ) {
+            let set = |cuts: &[(u64, u64)]| RangeSet::from(cuts.iter().map(|(at, len)| (*at, at + len)).collect::<Vec<_>>());
+            let bytes = |set: &RangeSet| set.iter().flatten().collect::<BTreeSet<_>>();
+            let (one, other) = (set(&one), set(&other));
+            prop_assert_eq!(bytes(&one.difference(&other)), &bytes(&one) - &bytes(&other));
+            let mut both = one.clone();
+            both.extend(&other);
+            prop_assert_eq!(bytes(&both), &bytes(&one) | &bytes(&other));
+            prop_assert_eq!(both.difference(&other), one.difference(&other));
+            prop_assert_eq!(serde_json::from_str::<RangeSet>(&serde_json::to_string(&both).unwrap()).unwrap(), both);
+        }
+
+        #[test]
         fn a_range_set_is_a_set_of_bytes(
             steps in prop::collection::vec((any::<bool>(), 0u64..64, 0u64..20), 0..40),
             probe in (0u64..64, 0u64..20),

@@ -67,7 +67,27 @@ impl RateWindow {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_rate_is_a_number_and_the_window_stays_small_whatever_the_counter_does(
+            samples in prop::collection::vec((0u64..100_000, any::<u64>()), 0..300),
+            ask in 0u64..200_000,
+            remaining in any::<u64>(),
+        ) {
+            let mut window = RateWindow::default();
+            for (millis, bytes) in samples {
+                window.push(Duration::from_millis(millis), bytes);
+                prop_assert!(window.samples.len() < 100);
+                let now = Duration::from_millis(ask);
+                prop_assert!(window.bytes_per_s(now).is_none_or(|rate| rate.is_finite() && rate >= 0.0));
+                prop_assert!(window.eta(now, remaining).is_none_or(|eta| eta <= ETA_MAX));
+            }
+        }
+    }
 
     const MB: u64 = 1_000_000;
 
