@@ -57,23 +57,40 @@ pub fn load(flag: Option<&Path>, environment: &Environment) -> Result<Option<Con
 impl ConfigFile {
     /// Every key of the file, in the file's order.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, ConfigError> {
+        let lines = Lines::of(&self.text);
         let table = DeTable::parse(&self.text).map_err(|error| ConfigError::Broken {
             file: self.path.clone(),
-            line: self.line_of(error.span().map_or(0, |span| span.start)),
+            line: lines.at(error.span().map_or(0, |span| span.start)),
             message: error.message().replace('\n', ", "),
         })?;
         let mut entries = Vec::new();
-        self.collect("", table.get_ref(), &mut entries);
+        lines.collect(None, table.get_ref(), &mut entries);
         entries.sort_by_key(|entry| entry.line);
         Ok(entries)
     }
+}
 
-    fn collect(&self, prefix: &str, table: &DeTable<'_>, entries: &mut Vec<Entry>) {
+/// Where the lines of a file end.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Self {
+        Self(text.match_indices('\n').map(|(at, _)| at).collect())
+    }
+
+    /// The line of an offset, from 1.
+    fn at(&self, offset: usize) -> usize {
+        1 + self.0.partition_point(|end| *end < offset)
+    }
+
+    /// The keys of the file, or of a table of it. No key of ours is in a table of a table, so
+    /// nobody looks into one.
+    fn collect(&self, inside: Option<&str>, table: &DeTable<'_>, entries: &mut Vec<Entry>) {
         for (key, value) in table {
-            let name = format!("{prefix}{}", key.get_ref());
+            let name = inside.map_or_else(|| key.get_ref().to_string(), |table| format!("{table}.{}", key.get_ref()));
             let value = match value.get_ref() {
-                DeValue::Table(inner) => {
-                    self.collect(&format!("{name}."), inner, entries);
+                DeValue::Table(inner) if inside.is_none() => {
+                    self.collect(Some(&name), inner, entries);
                     continue;
                 }
                 DeValue::String(text) => Ok(text.to_string()),
@@ -82,12 +99,8 @@ impl ConfigFile {
                 DeValue::Boolean(yes) => Ok(yes.to_string()),
                 other => Err(other.type_str()),
             };
-            entries.push(Entry { key: name, line: self.line_of(key.span().start), value });
+            entries.push(Entry { key: name, line: self.at(key.span().start), value });
         }
-    }
-
-    fn line_of(&self, offset: usize) -> usize {
-        1 + self.text.get(..offset).unwrap_or_default().matches('\n').count()
     }
 }
 

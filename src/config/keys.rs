@@ -73,8 +73,11 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
     if let Some(key) = KEYS.iter().find(|key| last(key.name) == last(name)) {
         return Some(key.name);
     }
-    let (distance, key) = KEYS.iter().map(|key| (edits(name, key.name), key.name)).min()?;
-    (distance <= name.len() / 3 + 1).then_some(key)
+    let most = name.len() / 3 + 1;
+    // Each character too many is an edit, so a long name need not be compared.
+    let alike = KEYS.iter().filter(|key| name.len().saturating_sub(key.name.len()) <= most);
+    let (distance, key) = alike.map(|key| (edits(name, key.name), key.name)).min()?;
+    (distance <= most).then_some(key)
 }
 
 /// The Hub's tools take any other text for false; ours is strict.

@@ -40,7 +40,7 @@ pub enum ConfigError {
         nearest: Option<String>,
     },
     /// A key with a list, a table or a date where a plain value belongs.
-    #[error("`{key}` in {} line {line} is {found}, and a text, number or boolean belongs there", .file.display())]
+    #[error("`{}` in {} line {line} is {found}, and a text, number or boolean belongs there", shown(.key), .file.display())]
     WrongType {
         /// The key, with its table.
         key: String,
@@ -99,7 +99,12 @@ pub enum ConfigError {
 
 fn unknown_key(key: &str, file: &std::path::Path, line: usize, nearest: Option<&str>) -> String {
     let known = nearest.map(|nearest| format!(": did you mean `{nearest}`?")).unwrap_or_default();
-    format!("unknown key `{key}` in {} line {line}{known}", file.display())
+    format!("unknown key `{}` in {} line {line}{known}", shown(key), file.display())
+}
+
+/// A key of somebody's file, in one line.
+fn shown(key: &str) -> String {
+    key.chars().take(80).flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]
@@ -173,6 +178,26 @@ mod tests {
         }
         let far = read("zzzzzzzzzzzzzzzz = 1", &[]).unwrap_err().to_string();
         assert!(!far.contains("did you mean"), "{far}");
+    }
+
+    #[test]
+    fn a_file_as_large_as_may_be_is_read_in_no_time() {
+        let size = usize::try_from(crate::limits::CONFIG_MAX_BYTES).unwrap();
+        let many: String = (0..size / 12).map(|n| format!("key{n:07}=1\n")).collect();
+        let deep = format!("{}a = 1", "a.".repeat(size / 2 - 4));
+        let long = format!("{} = 1", "x".repeat(size - 4));
+        let lines = format!("{}volume = 1.5.5", "\n".repeat(size - 20));
+        for text in [many, deep, long, lines] {
+            let error = read(&text, &[]).unwrap_err().to_string();
+            assert!(error.len() < 1000, "{}", error.len());
+        }
+    }
+
+    #[test]
+    fn a_key_cannot_steer_the_terminal() {
+        let error = read("\"\\u001b[2J\" = 1", &[]).unwrap_err().to_string();
+        assert!(error.contains("unknown key `\\u{1b}[2J`"), "{error}");
+        assert!(read("daemon.socket.path = 1", &[]).unwrap_err().to_string().contains("`daemon.socket` in"));
     }
 
     #[test]
