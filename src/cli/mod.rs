@@ -102,7 +102,7 @@ fn answer_clap(error: &clap::Error, arguments: &[OsString], environment: &Enviro
     let text = error.render();
     if !error.use_stderr() {
         let shown = if ui.has_colour_on_stdout() { text.ansi().to_string() } else { text.to_string() };
-        return match ui.result(shown.trim_end()) {
+        return match ui.result_bytes(format!("{}\n", shown.trim_end()).as_bytes()) {
             Ok(()) | Err(Failure::OutputClosed) => ExitCode::SUCCESS,
             Err(Failure::Error(error)) => Exit::Code(error.code).into(),
         };

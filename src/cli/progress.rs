@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::ui::Ui;
+use super::ui::{Ui, printable};
 use crate::core::job::JobState;
 use crate::core::status::{Bytes, Count, ModelStatus};
 use crate::core::units;
@@ -98,7 +98,7 @@ impl Progress {
             Display::Bar(bar) => {
                 bar.set_length(line.total);
                 bar.set_position(line.done);
-                bar.set_message(line.text.clone());
+                bar.set_message(printable(&line.text));
             }
             Display::Lines { ui, pacer } => {
                 if pacer.is_due(now, &line.phase) {

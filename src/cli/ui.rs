@@ -87,12 +87,12 @@ impl Ui {
         io::stdout().is_terminal()
     }
 
-    /// Prints a result and a line end on stdout.
+    /// Prints a result for people and a line end on stdout.
     ///
     /// # Errors
     /// [`Failure::OutputClosed`] when nobody reads any more; an error when it cannot be written.
     pub fn result(&self, text: &str) -> Result<(), Failure> {
-        self.result_bytes(format!("{text}\n").as_bytes())
+        self.result_bytes(format!("{}\n", printable(text)).as_bytes())
     }
 
     /// Prints bytes as they are on stdout.
@@ -118,7 +118,8 @@ impl Ui {
     pub fn result_json<T: Serialize>(&self, result: &T) -> Result<(), Failure> {
         let text = serde_json::to_string(result)
             .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot write the result as JSON"))?;
-        self.result(&text)
+        // Of another form, JSON would be none; its own escapes leave nothing but DEL and C1 in place.
+        self.result_bytes(format!("{text}\n").as_bytes())
     }
 
     /// Tells something on the way, on stderr; not when quiet.

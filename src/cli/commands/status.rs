@@ -12,6 +12,7 @@ use crate::cli::facts::{self, Facts, Source};
 use crate::cli::progress::status_line;
 use crate::cli::resolve::ModelRef;
 use crate::cli::signals::Signals;
+use crate::cli::ui::printable;
 use crate::cli::{Context, resolve, runtime};
 use crate::clock;
 use crate::core::job::JobState;
@@ -80,7 +81,7 @@ impl View {
                     ui.result_json(&facts.report)?;
                 }
             } else if ui.stdout_is_terminal() {
-                ui.result_bytes(format!("{REDRAW}{}\n", self.text(&facts)).as_bytes())?;
+                ui.result_bytes(format!("{REDRAW}{}\n", printable(&self.text(&facts))).as_bytes())?;
             } else {
                 for line in shown.new_lines(&facts, clock::since_boot()) {
                     ui.result(&line)?;

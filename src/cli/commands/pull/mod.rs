@@ -95,7 +95,8 @@ impl Pull {
                 "bytes": manifest.total_bytes(),
             }))?;
         } else {
-            self.ui.result(&directory.display().to_string())?;
+            // A name to go on with, whatever is in it.
+            self.ui.result_bytes(format!("{}\n", directory.display()).as_bytes())?;
         }
         Ok(Exit::Success)
     }
