@@ -8,6 +8,7 @@ use std::fmt;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
+use super::auth::Credential;
 use crate::core::endpoint::Origin;
 
 /// Most characters of a server's words that are shown.
@@ -30,10 +31,18 @@ pub struct Answer {
 
 impl Answer {
     /// What may be shown of an answer: who, which status, the server's words, the request's id.
-    pub(super) fn read(origin: Origin, status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
+    /// Should it hold the caller's own secret, that is taken out.
+    pub(super) fn read(
+        origin: Origin,
+        status: u16,
+        headers: &HeaderMap,
+        body: &[u8],
+        secret: Option<&Credential>,
+    ) -> Self {
         let request_id = ["x-request-id", "x-amzn-trace-id", "x-amz-cf-id"].iter().find_map(|name| headers.get(*name));
-        let request_id = request_id.map(|value| shown(&String::from_utf8_lossy(value.as_bytes()), REQUEST_ID_MAX));
-        Self { origin, status, message: server_message(headers, body), request_id }
+        let request_id =
+            request_id.map(|value| shown(&String::from_utf8_lossy(value.as_bytes()), REQUEST_ID_MAX, secret));
+        Self { origin, status, message: server_message(headers, body, secret), request_id }
     }
 }
 
@@ -51,9 +60,9 @@ impl fmt::Display for Answer {
 }
 
 /// The server's words about a failure: its `X-Error-Message`, then what its JSON, XML or plain
-/// text body says; escaped, cut, and without the queries of URLs, which may be signed.
-#[must_use]
-pub fn server_message(headers: &HeaderMap, body: &[u8]) -> Option<String> {
+/// text body says; escaped, cut, without `secret`, and without the queries of URLs, which may be
+/// signed.
+pub(super) fn server_message(headers: &HeaderMap, body: &[u8], secret: Option<&Credential>) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(value) = headers.get("x-error-message") {
         parts.push(String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -62,14 +71,19 @@ pub fn server_message(headers: &HeaderMap, body: &[u8]) -> Option<String> {
         Ok(value) => json_words(&value, &mut parts),
         Err(_) => parts.extend(plain_words(&String::from_utf8_lossy(body))),
     }
-    let mut seen: Vec<String> = Vec::new();
+    let (mut seen, mut chars): (Vec<&str>, usize) = (Vec::new(), 0);
     for part in parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty()) {
-        if !seen.iter().any(|known| known == part) {
-            seen.push(part.to_owned());
+        // What is beyond the cut is not even compared.
+        if chars > MESSAGE_MAX {
+            break;
+        }
+        if !seen.contains(&part) {
+            chars += part.chars().count();
+            seen.push(part);
         }
     }
     let joined = seen.join("; ");
-    (!joined.is_empty()).then(|| shown(&joined, MESSAGE_MAX))
+    (!joined.is_empty()).then(|| shown(&joined, MESSAGE_MAX, secret))
 }
 
 fn json_words(value: &Value, parts: &mut Vec<String>) {
@@ -98,8 +112,10 @@ fn plain_words(text: &str) -> Option<String> {
     (!text.starts_with('<')).then(|| text.to_owned())
 }
 
-/// A foreign text in one line of at most `max` characters.
-fn shown(text: &str, max: usize) -> String {
+/// A foreign text in one line of at most `max` characters. The secret goes before the cut, which
+/// would leave a part of it.
+fn shown(text: &str, max: usize, secret: Option<&Credential>) -> String {
+    let text = secret.map_or_else(|| text.to_owned(), |secret| secret.scrub(text));
     let words: Vec<_> = text.split_whitespace().map(without_query).collect();
     let joined = words.join(" ");
     let mut out: String = joined.chars().take(max).flat_map(escaped).collect();
@@ -127,6 +143,7 @@ pub(super) mod tests {
     use reqwest::header::{HeaderName, HeaderValue};
 
     use crate::core::endpoint::Endpoint;
+    use crate::hub::auth::{Token, TokenPlace};
 
     use super::*;
 
@@ -139,7 +156,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_servers_words_are_shown_once_cut_and_escaped() {
-        let words = |pairs: &[(&str, &str)], body: &str| server_message(&headers(pairs), body.as_bytes());
+        let words = |pairs: &[(&str, &str)], body: &str| server_message(&headers(pairs), body.as_bytes(), None);
         assert_eq!(words(&[("X-Error-Message", "no")], r#"{"error":"no"}"#).as_deref(), Some("no"));
         assert_eq!(words(&[], r#"{"error":["a","b"],"errors":[{"message":"c"}]}"#).as_deref(), Some("a; b; c"));
         assert_eq!(words(&[], r#"{"error":"a","error_description":"d"}"#).as_deref(), Some("a; d"));
@@ -155,9 +172,35 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_secret_that_is_sent_back_is_not_shown_not_even_a_part_of_it() {
+        let token = Token::parse("hf_secret", TokenPlace::Submitted).unwrap().unwrap();
+        let endpoint = Endpoint::parse("https://h.example").unwrap();
+        let secret = Credential::bind(token, &endpoint).unwrap();
+        let bodies = [
+            "hf_secret".to_owned(),
+            "x".repeat(MESSAGE_MAX - 5) + "hf_secret",
+            r#"{"error":"\u0068f_secret"}"#.to_owned(),
+        ];
+        for body in bodies {
+            let fields = headers(&[("X-Request-Id", "hf_secret"), ("X-Error-Message", "you sent hf_secret")]);
+            let answer = Answer::read(endpoint.origin(), 500, &fields, body.as_bytes(), Some(&secret)).to_string();
+            assert!(!answer.contains("hf_s") && answer.contains("you sent …"), "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_body_of_many_messages_is_read_no_further_than_it_is_shown() {
+        let many: Vec<_> = (0..200_000).map(|n| format!("{{\"message\":\"{n}\"}}")).collect();
+        let body = format!("{{\"errors\":[{}]}}", many.join(","));
+        let words = server_message(&HeaderMap::new(), body.as_bytes(), None).unwrap();
+        assert!(words.starts_with("0; 1; 2") && words.ends_with('…'), "{words}");
+    }
+
+    #[test]
     fn the_request_id_is_taken_in_the_hubs_order() {
         let id = |pairs: &[(&str, &str)]| {
-            Answer::read(Endpoint::parse("https://h.example").unwrap().origin(), 500, &headers(pairs), b"").request_id
+            Answer::read(Endpoint::parse("https://h.example").unwrap().origin(), 500, &headers(pairs), b"", None)
+                .request_id
         };
         let all = [("X-Amz-Cf-Id", "c"), ("X-Amzn-Trace-Id", "b"), ("X-Request-Id", "a")];
         assert_eq!(id(&all).as_deref(), Some("a"));

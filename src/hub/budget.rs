@@ -184,6 +184,7 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use reqwest::header::{HeaderName, HeaderValue};
 
     use super::*;
@@ -200,6 +201,32 @@ mod tests {
     }
 
     const S: Duration = Duration::from_secs(1);
+
+    proptest! {
+        #[test]
+        fn whatever_servers_say_everybody_is_let_go_in_the_end(
+            answers in prop::collection::vec((0usize..3, 0usize..5, prop::option::of(any::<u64>()), prop::option::of((0u64..20, any::<u64>())), 0u64..400), 0..40),
+            random in 0.0f64..=1.0,
+        ) {
+            let kinds = [Traffic::Api, Traffic::Resolve, Traffic::Data];
+            let (mut budget, mut now) = (Budget::default(), Instant::now());
+            for (kind, status, retry_after, left, pause) in answers {
+                now += Duration::from_secs(pause);
+                let left = left.map(|(left, reset)| (left, Duration::from_secs(reset).min(WINDOW_MAX)));
+                let limits = Limits { retry_after: retry_after.map(Duration::from_secs), left, quota: Some(100) };
+                budget.observe(kinds[kind], [200, 206, 404, 429, 503][status], limits, now);
+            }
+            for kind in kinds {
+                let mut at = now;
+                while let Err(again) = budget.admit(kind, at, random) {
+                    prop_assert!(again > at, "a wait is a wait");
+                    at = again;
+                    prop_assert!(at - now <= S * 1500, "nobody waits for ever");
+                }
+            }
+            prop_assert!(budget.is_idle(now + S * 1500));
+        }
+    }
 
     #[test]
     fn retry_after_is_read_in_both_forms() {

@@ -17,7 +17,7 @@ use url::Url;
 use crate::core::endpoint::{Endpoint, Origin, redacted};
 use crate::core::retry::{FailureClass, Failures, delay};
 
-use super::answer::Answer;
+use super::answer::{Answer, server_message};
 use super::auth::{Credential, Token};
 use super::budget::Traffic;
 use super::error::{Caller, HubError, Phase};
@@ -164,12 +164,15 @@ impl HubClient {
         let origin = Origin::of(response.url());
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = self.read(response, ERROR_BODY_MAX, asked).await.unwrap_or_default();
-        let mut answer = Answer::read(origin, status, &headers, &body);
-        if let Some(credential) = &self.credential {
-            answer.message = answer.message.map(|message| credential.scrub(&message));
-        }
+        let answer = Answer::read(origin, status, &headers, &body, self.credential.as_ref());
         let after = super::origins::wish(&headers);
         Refusal { asked, endpoint: &self.endpoint, caller: self.caller, headers: &headers, after, answer }.into_error()
+    }
+
+    /// The server's words about a failure, fit to be shown: see [`Answer::message`].
+    #[must_use]
+    pub fn words(&self, headers: &HeaderMap, body: &[u8]) -> Option<String> {
+        server_message(headers, body, self.credential.as_ref())
     }
 
     /// The repository's page for people.

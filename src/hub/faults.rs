@@ -27,6 +27,12 @@ pub enum PageFault {
         /// The limit that was passed.
         limit: usize,
     },
+    /// Names without end.
+    #[error("its names have more than {limit} bytes")]
+    Names {
+        /// The limit that was passed.
+        limit: usize,
+    },
     /// A path stands on two pages, or twice on one.
     #[error("it names {path} twice")]
     Twice {

@@ -5,8 +5,10 @@
 
 use std::collections::HashSet;
 
+use sha2::Digest as _;
 use url::Url;
 
+use crate::core::digest::Sha256;
 use crate::core::endpoint::Origin;
 use crate::core::manifest::{FILES_MAX, FileEntry};
 use crate::core::repo::{CommitId, Repo};
@@ -15,7 +17,7 @@ use super::client::HubClient;
 use super::error::HubError;
 use super::faults::PageFault;
 use super::refusal::Asked;
-use super::wire::{Entry, EntryError, TreeEntry, next_link};
+use super::wire::{EntryError, Page, next_link};
 
 /// Most of one page that is read, in bytes.
 const PAGE_MAX: usize = 64 << 20;
@@ -23,6 +25,8 @@ const PAGE_MAX: usize = 64 << 20;
 const PAGES_MAX: usize = 50_000;
 /// Most entries, folders included.
 const ENTRIES_MAX: usize = 2 * FILES_MAX;
+/// Most bytes of all names: as many files as there may be, with names of 256 bytes.
+const NAMES_MAX: usize = 256 * FILES_MAX;
 
 impl HubClient {
     /// The files of `repo` at `commit`, in the server's order; folders and what is no file are
@@ -38,7 +42,7 @@ impl HubClient {
         let mut url = self.endpoint().join(&path);
         let mut listing = Listing::default();
         loop {
-            let page = self.retrying(|| self.ask::<Vec<TreeEntry>>(&url, asked, PAGE_MAX)).await;
+            let page = self.retrying(|| self.ask::<Page>(&url, asked, PAGE_MAX)).await;
             let (entries, headers) = page?;
             let next = next_link(&headers);
             listing.take(&url, entries, next.is_some()).map_err(|error| self.explain(asked, error))?;
@@ -60,49 +64,72 @@ impl HubClient {
     }
 }
 
+/// Why pages make no listing.
 #[derive(Debug, PartialEq, Eq)]
-enum Wrong {
+pub enum Wrong {
+    /// The pages make no whole.
     Page(PageFault),
+    /// An entry cannot be used.
     Entry(EntryError),
 }
 
-/// A listing while its pages come in.
+/// A listing while its pages come in. Pure: it asks for none.
 #[derive(Debug, Default)]
-struct Listing {
+pub struct Listing {
     files: Vec<FileEntry>,
     paths: HashSet<String>,
-    asked: HashSet<Url>,
+    /// Digests of the URLs asked: a server may make each as long as a header can be.
+    asked: HashSet<Sha256>,
     entries: usize,
+    /// Bytes of the names.
+    names: usize,
 }
 
 impl Listing {
-    fn take(&mut self, url: &Url, page: Vec<TreeEntry>, has_next: bool) -> Result<(), Wrong> {
-        self.asked.insert(url.clone());
-        if page.is_empty() && has_next {
+    /// The files so far, in the server's order; no two have one path.
+    #[must_use]
+    pub fn files(&self) -> &[FileEntry] {
+        &self.files
+    }
+
+    /// Takes the page that came from `url`.
+    ///
+    /// # Errors
+    /// [`Wrong`]; the listing is none then.
+    pub fn take(&mut self, url: &Url, page: Page, has_next: bool) -> Result<(), Wrong> {
+        self.asked.insert(digest(url));
+        if page.entries == 0 && has_next {
             return Err(Wrong::Page(PageFault::Empty { page: self.asked.len() }));
         }
-        self.entries += page.len();
+        self.entries += page.entries;
         if self.entries > ENTRIES_MAX {
             return Err(Wrong::Page(PageFault::Endless { limit: ENTRIES_MAX }));
         }
-        for entry in page {
-            let Entry::File(file) = entry.read().map_err(Wrong::Entry)? else { continue };
+        for file in page.files {
+            self.names += file.path.as_str().len();
+            if self.names > NAMES_MAX {
+                return Err(Wrong::Page(PageFault::Names { limit: NAMES_MAX }));
+            }
             if !self.paths.insert(file.path.to_string()) {
                 return Err(Wrong::Page(PageFault::Twice { path: file.path }));
             }
             self.files.push(file);
         }
-        Ok(())
+        page.wrong.map_or(Ok(()), |wrong| Err(Wrong::Entry(wrong)))
     }
 
-    fn follow(&self, from: &Url, link: &str) -> Result<Url, Wrong> {
+    /// The page that a link on the page `from` leads to.
+    ///
+    /// # Errors
+    /// [`Wrong`] when it must not be asked for.
+    pub fn follow(&self, from: &Url, link: &str) -> Result<Url, Wrong> {
         let page = self.asked.len();
         let next = from.join(link).map_err(|_| Wrong::Page(PageFault::Link { page }))?;
         let to = Origin::of(&next);
         if to != Origin::of(from) {
             return Err(Wrong::Page(PageFault::Elsewhere { to }));
         }
-        if self.asked.contains(&next) {
+        if self.asked.contains(&digest(&next)) {
             return Err(Wrong::Page(PageFault::Repeated { page: page + 1 }));
         }
         if page >= PAGES_MAX {
@@ -112,11 +139,15 @@ impl Listing {
     }
 }
 
+fn digest(url: &Url) -> Sha256 {
+    Sha256::from_bytes(sha2::Sha256::digest(url.as_str()).into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn page(paths: &[&str]) -> Vec<TreeEntry> {
+    fn page(paths: &[&str]) -> Page {
         let entry = |path: &&str| format!(r#"{{"type":"file","path":"{path}","size":1,"oid":"{}"}}"#, "1".repeat(40));
         let json = format!("[{}]", paths.iter().map(entry).collect::<Vec<_>>().join(","));
         serde_json::from_str(&json).unwrap()
@@ -139,6 +170,14 @@ mod tests {
         assert_eq!(listing.follow(&url("?a"), "https://["), Err(Wrong::Page(PageFault::Link { page: 1 })));
         assert_eq!(listing.take(&url("?b"), page(&[]), true), Err(Wrong::Page(PageFault::Empty { page: 2 })));
         assert!(matches!(listing.take(&url("?b"), page(&["y"]), false), Err(Wrong::Page(PageFault::Twice { .. }))));
+    }
+
+    #[test]
+    fn names_that_would_fill_the_memory_are_refused() {
+        let mut listing = Listing { names: NAMES_MAX - 3, ..Listing::default() };
+        listing.take(&url("?a"), page(&["abc"]), true).unwrap();
+        let refused = listing.take(&url("?b"), page(&["d"]), false);
+        assert_eq!(refused, Err(Wrong::Page(PageFault::Names { limit: NAMES_MAX })));
     }
 
     #[test]

@@ -119,7 +119,7 @@ mod tests {
     fn refused(asked: Asked<'_>, caller: Caller, status: u16, pairs: &[(&str, &str)]) -> HubError {
         let endpoint = Endpoint::parse("https://hub.example").unwrap();
         let headers = headers(pairs);
-        let answer = Answer::read(endpoint.origin(), status, &headers, b"");
+        let answer = Answer::read(endpoint.origin(), status, &headers, b"", None);
         Refusal { asked, endpoint: &endpoint, caller, headers: &headers, after: None, answer }.into_error()
     }
 

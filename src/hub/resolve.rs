@@ -38,7 +38,9 @@ pub struct Location {
 }
 
 impl Location {
-    fn new(url: Url, now: Timestamp) -> Self {
+    /// The place that a server named at this time.
+    #[must_use]
+    pub fn new(url: Url, now: Timestamp) -> Self {
         let expires_at = expiry(&url);
         // One that came expired was just signed: the clocks differ, and the server will say when.
         let lasts = expires_at.and_then(|at| Duration::try_from(at.duration_since(now)).ok());
@@ -145,7 +147,7 @@ impl HubClient {
             if target.is_none() && is_page(headers) && !headers.contains_key("x-repo-commit") {
                 return Err(HubError::NotAHub { origin, why: "a page for people came instead of a file" });
             }
-            check(&Claimed::read(headers, status), commit, entry, &origin)?;
+            check_resolver(status, headers, commit, entry, &origin)?;
             let Some(target) = target else { return Ok(Location::new(url, clock::now())) };
             if Origin::of(&target) != origin && !leads_to_a_hub(status, headers) {
                 return Ok(Location::new(target, clock::now()));
@@ -162,6 +164,20 @@ impl HubClient {
 fn leads_to_a_hub(status: StatusCode, headers: &HeaderMap) -> bool {
     let permanent = matches!(status, StatusCode::MOVED_PERMANENTLY | StatusCode::PERMANENT_REDIRECT);
     permanent && !headers.contains_key("x-repo-commit") && !headers.contains_key("x-linked-etag")
+}
+
+/// Whether the head of a resolver's answer says of a file what the listing said.
+///
+/// # Errors
+/// [`HubError::Contradiction`].
+pub fn check_resolver(
+    status: StatusCode,
+    headers: &HeaderMap,
+    commit: CommitId,
+    entry: &FileEntry,
+    origin: &Origin,
+) -> Result<(), HubError> {
+    check(&Claimed::read(headers, status), commit, entry, origin)
 }
 
 /// What the resolver says of a file on one hop. Absent fields say nothing.

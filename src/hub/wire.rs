@@ -1,6 +1,7 @@
 //! The shapes on the wire: entries of a listing, links between pages, `ETag`s, expiry dates.
 //!
-//! Bytes of a server go in, checked values come out; nothing here performs a request.
+//! Bytes of a server go in, checked values come out; nothing here performs a request. What is not
+//! looked at is not kept either, so an answer takes no more memory than its text, whatever is in it.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -8,7 +9,7 @@ use jiff::tz::TimeZone;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{HeaderMap, LINK};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use url::Url;
 
 use crate::core::digest::{Digest, DigestError, GitSha1, Sha256};
@@ -21,30 +22,30 @@ use super::faults::EntryFault;
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// One path segment, with nothing safe in it: `refs/pr/1` becomes `refs%2Fpr%2F1`.
-pub(super) fn encode_segment(text: &str) -> String {
+pub fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
 /// A file's path for `/resolve/`: every component encoded, the slashes kept.
-pub(super) fn encode_path(path: &RepoPath) -> String {
+pub fn encode_path(path: &RepoPath) -> String {
     path.components().map(encode_segment).collect::<Vec<_>>().join("/")
 }
 
 /// The answer about a revision; other fields are not looked at.
 #[derive(Debug, Deserialize)]
-pub(super) struct RepoInfo {
+pub struct RepoInfo {
     /// The commit.
-    pub(super) sha: Option<String>,
+    pub sha: Option<String>,
 }
 
 /// An entry of the tree as sent.
 #[derive(Debug, Deserialize)]
-pub(super) struct TreeEntry {
+pub struct TreeEntry {
     r#type: String,
     #[serde(default)]
     path: Option<String>,
-    #[serde(default)]
-    size: Option<Value>,
+    #[serde(default, deserialize_with = "whole_number")]
+    size: Option<u64>,
     #[serde(default)]
     oid: Option<String>,
     #[serde(default)]
@@ -65,9 +66,82 @@ struct Lfs {
     size: Option<u64>,
 }
 
+/// One page of a tree, each entry checked as it is read.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Its files, up to the first entry that cannot be used.
+    pub files: Vec<FileEntry>,
+    /// How many entries it has, folders included.
+    pub entries: usize,
+    /// What is wrong with the first entry that cannot be used.
+    pub wrong: Option<EntryError>,
+}
+
+impl<'de> Deserialize<'de> for Page {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Page;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of entries")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Page, A::Error> {
+                let mut page = Page::default();
+                while let Some(entry) = list.next_element::<TreeEntry>()? {
+                    page.entries += 1;
+                    match entry.read() {
+                        _ if page.wrong.is_some() => {}
+                        Ok(Entry::File(file)) => page.files.push(file),
+                        Ok(Entry::Other) => {}
+                        Err(error) => page.wrong = Some(error),
+                    }
+                }
+                Ok(page)
+            }
+        }
+        deserializer.deserialize_seq(Entries)
+    }
+}
+
+/// A whole number; anything else is none, and nothing of it is kept.
+fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Number;
+    impl<'de> Visitor<'de> for Number {
+        type Value = Option<u64>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("anything")
+        }
+        fn visit_u64<E: Error>(self, number: u64) -> Result<Option<u64>, E> {
+            Ok(Some(number))
+        }
+        fn visit_i64<E: Error>(self, _: i64) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
+        fn visit_f64<E: Error>(self, _: f64) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
+        fn visit_bool<E: Error>(self, _: bool) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
+        fn visit_str<E: Error>(self, _: &str) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
+        fn visit_unit<E: Error>(self) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Option<u64>, A::Error> {
+            IgnoredAny.visit_seq(list).map(|_| None)
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Option<u64>, A::Error> {
+            IgnoredAny.visit_map(map).map(|_| None)
+        }
+    }
+    deserializer.deserialize_any(Number)
+}
+
 /// What an entry of the tree turned out to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub enum Entry {
     /// A file that can be fetched and proved.
     File(FileEntry),
     /// A folder, a submodule, or a kind that is not known here.
@@ -76,7 +150,7 @@ pub(super) enum Entry {
 
 /// Why an entry cannot be used.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum EntryError {
+pub enum EntryError {
     /// Its name is not safe to write.
     Path(RepoPathError),
     /// Its digest is hidden from this caller.
@@ -87,7 +161,7 @@ pub(super) enum EntryError {
 
 impl TreeEntry {
     /// Checks the entry.
-    pub(super) fn read(self) -> Result<Entry, EntryError> {
+    pub fn read(self) -> Result<Entry, EntryError> {
         if self.r#type != "file" {
             return Ok(Entry::Other);
         }
@@ -95,7 +169,7 @@ impl TreeEntry {
         let path = RepoPath::parse(path).map_err(EntryError::Path)?;
         let fault = |fault| EntryError::Fault(path.to_string(), fault);
         // Never a default: a size of 0 would make an empty file pass for a shard.
-        let size = self.size.as_ref().and_then(Value::as_u64).ok_or_else(|| fault(EntryFault::NoSize))?;
+        let size = self.size.ok_or_else(|| fault(EntryFault::NoSize))?;
         if let Some(lfs) = self.lfs.as_ref().and_then(|lfs| lfs.size).filter(|lfs| *lfs != size) {
             return Err(fault(EntryFault::TwoSizes { size, lfs }));
         }
@@ -125,7 +199,7 @@ impl TreeEntry {
 }
 
 /// The target of `rel="next"` among the `Link` headers (RFC 8288), as sent.
-pub(super) fn next_link(headers: &HeaderMap) -> Option<String> {
+pub fn next_link(headers: &HeaderMap) -> Option<String> {
     headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok()).find_map(next_in)
 }
 
@@ -163,14 +237,14 @@ fn etag(value: &str) -> &str {
 
 /// What a Hub's `ETag` says of a file's content: 64 digits are its SHA-256, 40 its git SHA-1,
 /// anything else is opaque.
-pub(super) fn digest_of_etag(value: &str) -> Option<Digest> {
+pub fn digest_of_etag(value: &str) -> Option<Digest> {
     let text = etag(value);
     Sha256::parse(text).map(Digest::Sha256).or_else(|_| GitSha1::parse(text).map(Digest::GitBlob)).ok()
 }
 
 /// When a signed URL stops being good, by its own words: `Expires` (CloudFront, unix seconds),
 /// or `X-Amz-Date` and `X-Amz-Expires` (S3), or their `X-Goog-` twins. The earliest counts.
-pub(super) fn expiry(url: &Url) -> Option<Timestamp> {
+pub fn expiry(url: &Url) -> Option<Timestamp> {
     let find = |name: &str| {
         url.query_pairs().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.into_owned())
     };
@@ -256,7 +330,8 @@ mod tests {
             fault(&lfs(&format!(r#""oid":"{SHA256}","sha256":"{}""#, SHA256.replace('0', "f")))),
             EntryFault::TwoDigests
         );
-        for size in ["", r#","size":null"#, r#","size":-1"#, r#","size":1.5"#, r#","size":"5""#] {
+        let kinds = ["null", "-1", "1.5", r#""5""#, "true", "[1,[2]]", r#"{"a":{}}"#, "18446744073709551616"];
+        for size in kinds.map(|size| format!(r#","size":{size}"#)).into_iter().chain([String::new()]) {
             assert_eq!(fault(&format!(r#"{{"type":"file","path":"a","oid":"{SHA1}"{size}}}"#)), EntryFault::NoSize);
         }
         assert_eq!(fault(r#"{"type":"file"}"#), EntryFault::NoPath);
@@ -323,6 +398,18 @@ mod tests {
             ["", "Expires=soon", "X-Amz-Expires=3600", "X-Amz-Date=x&X-Amz-Expires=1", "Expires=99999999999999999"]
         {
             assert_eq!(at(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_page_ends_with_its_first_wrong_entry_and_counts_them_all() {
+        let good = format!(r#"{{"type":"file","path":"a","size":1,"oid":"{SHA1}"}}"#);
+        let page: Page =
+            serde_json::from_str(&format!(r#"[{good},{{"type":"directory"}},{{"type":"file"}},{good}]"#)).unwrap();
+        assert_eq!((page.files.len(), page.entries), (1, 4));
+        assert_eq!(page.wrong, Some(EntryError::Fault("a file".to_owned(), EntryFault::NoPath)));
+        for none in ["{}", "[1]", "[{}]", r#"{"error":"x"}"#, "[", "null"] {
+            assert!(serde_json::from_str::<Page>(none).is_err(), "{none}");
         }
     }
 

@@ -25,7 +25,7 @@ use crate::core::manifest::FileEntry;
 use crate::core::repo::{CommitId, Repo};
 use crate::core::repo_path::RepoPath;
 use crate::core::retry::FailureClass;
-use crate::hub::{Asked, HubClient, Location, Traffic, server_message};
+use crate::hub::{Asked, HubClient, Location, Traffic};
 
 /// Most characters of a header that are shown.
 const SHOWN_MAX: usize = 200;
@@ -44,10 +44,13 @@ pub struct HubSource {
 
 /// What is asked of a file.
 #[derive(Debug, Clone, Copy)]
-struct Wish<'a> {
-    entry: &'a FileEntry,
-    range: &'a Range<u64>,
-    whole: bool,
+pub struct Wish<'a> {
+    /// The file.
+    pub entry: &'a FileEntry,
+    /// The bytes; never empty, and inside the file.
+    pub range: &'a Range<u64>,
+    /// Whether they are taken out of an answer with all of the file.
+    pub whole: bool,
 }
 
 /// A read that failed, before it is told.
@@ -173,7 +176,7 @@ impl HubSource {
         }
         let content_type = header(response.headers(), CONTENT_TYPE.as_str());
         let start = timeout(self.hub.timeouts().idle, response.chunk()).await.ok().and_then(Result::ok).flatten();
-        let words = server_message(response.headers(), &start.unwrap_or_default());
+        let words = self.hub.words(response.headers(), &start.unwrap_or_default());
         Problem::Status { status: status.as_u16(), content_type, words, at_hub, renewed }
     }
 }
@@ -241,7 +244,10 @@ impl Body {
 }
 
 /// Decides from status and headers whether the body is exactly what was asked for.
-fn check_head(status: StatusCode, headers: &HeaderMap, wish: Wish<'_>) -> Result<(), Problem> {
+///
+/// # Errors
+/// [`Problem`] says what came instead.
+pub fn check_head(status: StatusCode, headers: &HeaderMap, wish: Wish<'_>) -> Result<(), Problem> {
     let Wish { entry, range, whole } = wish;
     if let Some(encoding) = header(headers, CONTENT_ENCODING.as_str()).filter(|e| !e.eq_ignore_ascii_case("identity")) {
         return Err(Problem::Encoded { encoding });
