@@ -83,11 +83,28 @@ impl Memory {
     pub fn open(dir: &Path, key: Key) -> Result<Self, RememberError> {
         let dir = private_dir(dir)?;
         let bytes = small_file::read(&dir, &key.file_name(), SIZE_MAX)?.unwrap_or_default();
-        let stored = serde_json::from_slice::<Stored>(&bytes).ok();
-        let stored = stored.filter(|stored| stored.schema == SCHEMA && stored.key == key);
+        let known = Self::from_json(&bytes, &key);
+        Ok(Self { store: Some((dir, key)), ..known })
+    }
+
+    /// What the stored form says about `key`: nothing when it is damaged, of another version or
+    /// about something else. It has no place, so nothing is stored of it.
+    #[must_use]
+    pub fn from_json(bytes: &[u8], key: &Key) -> Self {
+        let stored = serde_json::from_slice::<Stored>(bytes).ok();
+        let stored = stored.filter(|stored| stored.schema == SCHEMA && stored.key == *key);
         let files = stored.map(|stored| stored.files).unwrap_or_default();
         let files = files.into_iter().map(|known| (known.path.clone(), known)).collect();
-        Ok(Self { files, store: Some((dir, key)), learned: false })
+        Self { files, store: None, learned: false }
+    }
+
+    /// The stored form, with the files sorted by path.
+    #[must_use]
+    pub fn to_json(&self, key: &Key) -> Vec<u8> {
+        let mut files: Vec<_> = self.files.values().cloned().collect();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let stored = Stored { schema: SCHEMA, key: key.clone(), files };
+        serde_json::to_vec(&stored).expect("a memory has string keys only")
     }
 
     /// The identity under which this entry's bytes were last seen to be right.
@@ -111,11 +128,7 @@ impl Memory {
     /// [`RememberError`]; the verdict does not depend on it.
     pub fn save(&mut self) -> Result<(), RememberError> {
         let (Some((dir, key)), true) = (&self.store, self.learned) else { return Ok(()) };
-        let mut files: Vec<_> = self.files.values().cloned().collect();
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-        let stored = Stored { schema: SCHEMA, key: key.clone(), files };
-        let bytes = serde_json::to_vec(&stored).expect("a memory has string keys only");
-        small_file::replace(dir, &key.file_name(), &bytes)?;
+        small_file::replace(dir, &key.file_name(), &self.to_json(key))?;
         self.learned = false;
         forget_oldest(dir)?;
         Ok(())

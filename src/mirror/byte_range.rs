@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Asked {
+pub enum Asked {
     /// Everything, with status 200.
     Whole,
     /// These bytes, with status 206; never empty.
@@ -17,7 +17,7 @@ pub(super) enum Asked {
 }
 
 /// Reads a `Range` header for a file of `size` bytes.
-pub(super) fn asked(header: Option<&str>, size: u64) -> Asked {
+pub fn asked(header: Option<&str>, size: u64) -> Asked {
     let Some((first, last)) = header.and_then(single_range) else {
         return Asked::Whole;
     };

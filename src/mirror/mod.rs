@@ -8,12 +8,12 @@
 mod answer;
 mod auth;
 mod body;
-mod byte_range;
+pub mod byte_range;
 mod catalog;
 mod door;
 mod listing;
 mod refusal;
-mod route;
+pub mod route;
 
 use std::fmt;
 use std::future::Future;

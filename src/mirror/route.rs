@@ -11,22 +11,49 @@ use crate::core::repo_path::RepoPath;
 
 /// One thing the mirror can be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Call {
+pub enum Call {
     /// Facts of a repository.
-    Info { repo: Repo, revision: Revision },
+    Info {
+        /// Of which.
+        repo: Repo,
+        /// At which revision.
+        revision: Revision,
+    },
     /// Branches and tags.
-    Refs { repo: Repo },
-    /// The listing of a folder; none is the root.
-    Tree { repo: Repo, revision: Revision, folder: Option<String> },
+    Refs {
+        /// Of which repository.
+        repo: Repo,
+    },
+    /// The listing of a folder.
+    Tree {
+        /// Of which repository.
+        repo: Repo,
+        /// At which revision.
+        revision: Revision,
+        /// The folder; none is the root.
+        folder: Option<String>,
+    },
     /// The entries of some paths.
-    PathsInfo { repo: Repo, revision: Revision },
+    PathsInfo {
+        /// Of which repository.
+        repo: Repo,
+        /// At which revision.
+        revision: Revision,
+    },
     /// One file.
-    Resolve { repo: Repo, revision: Revision, path: RepoPath },
+    Resolve {
+        /// Of which repository.
+        repo: Repo,
+        /// At which revision.
+        revision: Revision,
+        /// The file.
+        path: RepoPath,
+    },
 }
 
 /// Why a path names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unrouted {
+pub enum Unrouted {
     /// No such route, or no repository could have that name.
     Route,
     /// No revision could have that name.
@@ -36,7 +63,10 @@ pub(super) enum Unrouted {
 }
 
 /// Reads the still encoded path of a URL.
-pub(super) fn parse(path: &str) -> Result<Call, Unrouted> {
+///
+/// # Errors
+/// [`Unrouted`] says which of its names could be none.
+pub fn parse(path: &str) -> Result<Call, Unrouted> {
     let segments = path.trim_start_matches('/').split('/').map(decode).collect::<Option<Vec<_>>>();
     let segments = segments.ok_or(Unrouted::Route)?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();

@@ -16,7 +16,7 @@ mod error;
 mod export;
 mod keys;
 mod migrate;
-mod records;
+pub mod records;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -116,12 +116,12 @@ struct Envelope<T> {
 }
 
 /// The stored form of a record.
-pub(super) fn encode(record: &impl Serialize) -> Vec<u8> {
+pub fn encode(record: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(&Envelope { v: VERSION, is: record }).expect("records have string keys only")
 }
 
 /// The record, when the bytes are one of this version.
-pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let envelope: Envelope<T> = serde_json::from_slice(bytes).ok()?;
     (envelope.v == VERSION).then_some(envelope.is)
 }

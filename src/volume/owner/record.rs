@@ -109,7 +109,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub(super) const fn new(epoch: u64, bytes: Vec<u8>) -> Self {
+    /// The bytes under the name of an epoch.
+    pub const fn new(epoch: u64, bytes: Vec<u8>) -> Self {
         Self { epoch, bytes }
     }
 
