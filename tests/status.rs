@@ -227,3 +227,27 @@ fn a_daemon_reads_its_configuration_again_and_names_what_needs_a_restart() {
     owner.process.wait_for_text("unknown key `retire`", SOON);
     assert!(owner.process.is_running());
 }
+
+// class: words
+#[test]
+fn a_planted_status_file_cannot_steer_the_terminal() {
+    let hub = Hub::start(kimi());
+    let world = Muster::on(&hub);
+    world.args(["pull", "org/kimi", "--to", "kimi"]).run().expect_code(0);
+    let file = world.volume().join(".muster/status.json");
+    let mut planted: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let steering = "\u{1b}[2Jgone\u{9b}2J\r";
+    planted["daemon"]["host"] = steering.into();
+    planted["models"][0]["state"] = "failed".into();
+    planted["models"][0]["selection"] = steering.into();
+    planted["models"][0]["error"] = serde_json::json!({"code": "internal", "message": steering, "hint": steering});
+    std::fs::write(&file, planted.to_string()).unwrap();
+    // With a receipt the directory itself would be believed.
+    std::fs::remove_file(world.volume().join("kimi/.muster/receipt.json")).unwrap();
+    for verb in [&["status"][..], &["status", "kimi"], &["list"]] {
+        let out = world.args(verb).run().expect_code(0);
+        let steers = |c: char| c.is_control() && c != '\n';
+        assert!(!out.stdout.contains(steers) && !out.stderr.contains(steers), "{out:?}");
+        assert!(verb[0] == "list" || out.stdout.contains("\\u{1b}[2Jgone"), "it was shown: {out:?}");
+    }
+}

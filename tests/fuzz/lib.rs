@@ -1,0 +1,4 @@
+//! The targets, and the macro that makes a program of one.
+
+#[path = "targets/mod.rs"]
+pub mod targets;
