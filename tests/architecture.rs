@@ -403,7 +403,9 @@ fn collect(root: &Path, folder: &str, files: &mut Vec<Source>) {
     for entry in entries {
         let entry = entry.unwrap();
         let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
-        if entry.file_type().unwrap().is_dir() {
+        if entry.file_name() == "target" {
+            // What the fuzz crate built is nobody's source.
+        } else if entry.file_type().unwrap().is_dir() {
             collect(root, &path, files);
         } else if let Ok(text) = fs::read_to_string(entry.path()) {
             files.push(Source { path, text });
