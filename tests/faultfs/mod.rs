@@ -123,6 +123,11 @@ impl FaultFs {
         self.served.rules.played(rule)
     }
 
+    /// The last step that a rule played at.
+    pub fn met(&self, rule: RuleId) -> Option<Step> {
+        self.served.rules.met(rule)
+    }
+
     /// Waits until a rule has played; panics after `limit`.
     #[track_caller]
     pub fn wait_for(&self, rule: RuleId, limit: Duration) {

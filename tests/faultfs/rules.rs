@@ -53,6 +53,7 @@ pub struct At {
     ops: Vec<Op>,
     part: String,
     but: Option<String>,
+    kind: Option<(fn(Op, &str) -> String, String)>,
     number: Option<u64>,
     nth: Option<u64>,
     from: u64,
@@ -71,6 +72,11 @@ impl At {
             Create, Write, Truncate, SetAttr, Fsync, FsyncDir, Rename, Link, Unlink, Rmdir, Mkdir, Symlink, Mknod,
             SetXattr, Fallocate,
         ])
+    }
+
+    /// Changes that `name` calls `kind`.
+    pub fn kind(name: fn(Op, &str) -> String, kind: &str) -> Self {
+        Self { kind: Some((name, kind.to_owned())), ..Self::change() }
     }
 
     pub fn op(op: Op) -> Self {
@@ -115,6 +121,7 @@ impl At {
             && self.number.is_none_or(|wanted| op.changes() && wanted == number)
             && path.contains(&self.part)
             && self.but.as_ref().is_none_or(|part| !path.contains(part))
+            && self.kind.as_ref().is_none_or(|(name, kind)| name(op, path) == *kind)
     }
 }
 
@@ -185,13 +192,15 @@ struct Rule {
     act: Act,
     fitted: u64,
     played: u64,
+    /// The last step it played at.
+    met: Option<Step>,
     live: bool,
 }
 
 impl Rules {
     pub(super) fn add(&self, at: At, act: Act) -> RuleId {
         let mut book = self.book.lock().unwrap();
-        book.rules.push(Rule { at, act, fitted: 0, played: 0, live: true });
+        book.rules.push(Rule { at, act, fitted: 0, played: 0, met: None, live: true });
         RuleId(book.rules.len() - 1)
     }
 
@@ -207,6 +216,10 @@ impl Rules {
 
     pub(super) fn played(&self, RuleId(rule): RuleId) -> u64 {
         self.book.lock().unwrap().rules[rule].played
+    }
+
+    pub(super) fn met(&self, RuleId(rule): RuleId) -> Option<Step> {
+        self.book.lock().unwrap().rules[rule].met.clone()
     }
 
     pub(super) fn log(&self) -> Vec<Step> {
@@ -229,8 +242,9 @@ impl Rules {
     pub(super) fn look(&self, op: Op, path: &str, bytes: u64, pid: u32) -> Option<(RuleId, Act)> {
         let mut book = self.book.lock().unwrap();
         let number = book.log.len() as u64 + u64::from(op.changes());
+        let step = Step { number, op, path: path.to_owned(), bytes, pid };
         if op.changes() {
-            book.log.push(Step { number, op, path: path.to_owned(), bytes, pid });
+            book.log.push(step.clone());
         }
         let mut found = None;
         for (at, rule) in book.rules.iter_mut().enumerate() {
@@ -241,6 +255,7 @@ impl Rules {
             let plays = rule.at.nth.is_none_or(|n| rule.fitted == n) && rule.fitted >= rule.at.from;
             if plays && found.is_none() {
                 rule.played += 1;
+                rule.met = Some(step.clone());
                 found = Some((RuleId(at), rule.act));
             }
         }
