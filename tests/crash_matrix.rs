@@ -77,6 +77,8 @@ struct Case {
     fault: Fault,
     /// Whether the step is done first.
     after: bool,
+    /// Whether finished files are read back; else the hash of what came decides, as on a local disk.
+    readback: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -89,8 +91,9 @@ enum Where {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { work, at, fault, after } = self;
-        write!(f, "{work:?}, {fault:?} {} {at:?}", if *after { "after" } else { "at" })
+        let Self { work, at, fault, after, readback } = self;
+        let (when, how) = (if *after { "after" } else { "at" }, if *readback { ", read back" } else { "" });
+        write!(f, "{work:?}{how}, {fault:?} {when} {at:?}")
     }
 }
 
@@ -105,10 +108,10 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(work: Work) -> Result<Self, String> {
+    fn new(work: Work, readback: bool) -> Result<Self, String> {
         let old = old_repo();
         let hub = Hub::start(old.clone());
-        let world = Muster::on(&hub);
+        let world = Muster::on(&hub).env("MUSTER_READBACK", if readback { "always" } else { "never" });
         if work == Work::Update {
             world.args(["pull", "org/model"]).time_limit(SOON).run().expect_code(0);
             hub.push("org/model", "main", new_repo);
@@ -213,7 +216,7 @@ struct Outcome {
 }
 
 fn play(case: &Case) -> Result<Outcome, String> {
-    let stage = Stage::new(case.work)?;
+    let stage = Stage::new(case.work, case.readback)?;
     let fs = stage.fs();
     if let Fault::Power(_) = case.fault {
         fs.track_power();
@@ -301,7 +304,7 @@ fn word(name: &str) -> String {
 
 /// The steps of a run in which nothing breaks.
 fn steps_of(work: Work) -> Result<Vec<Step>, String> {
-    let stage = Stage::new(work)?;
+    let stage = Stage::new(work, true)?;
     stage.pull().run().expect_code(0);
     assert_complete(&stage.world.model("org/model"), &stage.new);
     Ok(stage.fs().log())
@@ -337,7 +340,8 @@ fn cases(work: Work, steps: &[Step], all: bool, chance: &mut fastrand::Rng) -> V
             let faults =
                 [Fault::Kill, Fault::Power(Kept::Nothing), Fault::Power(some), Fault::Fail(errno(chance, step.op))];
             let at = || Where::Number(step.number);
-            cases.extend(faults.map(|fault| Case { work, at: at(), fault, after: false }));
+            let readback = chance.bool();
+            cases.extend(faults.map(|fault| Case { work, at: at(), fault, after: false, readback }));
         }
         return cases;
     }
@@ -350,7 +354,7 @@ fn cases(work: Work, steps: &[Step], all: bool, chance: &mut fastrand::Rng) -> V
             _ => Fault::Fail(errno(chance, op)),
         };
         let at = Where::Kind(kind, chance.u64(1..=count));
-        cases.push(Case { work, at, fault, after: chance.bool() });
+        cases.push(Case { work, at, fault, after: chance.bool(), readback: chance.bool() });
     }
     cases
 }
@@ -362,6 +366,10 @@ fn play_all(cases: &[Case], threads: usize) -> (Vec<(Case, Outcome)>, Vec<String
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    let so_far = done.lock().unwrap().len();
+                    if so_far > 0 && so_far.is_multiple_of(100) {
+                        println!("{so_far} of {} cases", cases.len());
+                    }
                     match catch_unwind(AssertUnwindSafe(|| play(case))) {
                         Ok(Ok(outcome)) => done.lock().unwrap().push((case.clone(), outcome)),
                         Ok(Err(why)) => wrong.lock().unwrap().push(format!("{case}: {why}")),
@@ -420,6 +428,7 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
         }
         every.extend(cases(work, &steps, all, &mut chance));
     }
+    chance.shuffle(&mut every);
     let started = Instant::now();
     let (done, wrong) = play_all(&every, threads);
     tell(&done, started.elapsed());
