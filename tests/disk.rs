@@ -162,7 +162,14 @@ fn each_failure_of_the_disk_has_its_code_and_names_file_and_step_and_loses_nothi
             ".incomplete",
         ),
         ("no blocks for a partial", partial(Op::Fallocate), Errno::NOSPC, 16, [FULL, "reserve"], ".incomplete"),
-        ("no room for the socket", At::op(Op::Mknod), Errno::DQUOT, 16, ["socket", "quota"], "api.sock"),
+        (
+            "no room for the socket",
+            At::op(Op::Rename).path("api.sock"),
+            Errno::DQUOT,
+            16,
+            ["socket", "quota"],
+            "api.sock",
+        ),
     ];
     for (case, at, errno, code, words, file) in cases {
         let Some(stage) = Stage::empty() else { return };
@@ -286,8 +293,13 @@ fn a_volume_that_hangs_stops_neither_the_api_nor_a_stop() {
         assert_eq!(owner.api.get("/v1/models").0, 200);
         assert_eq!(owner.api.state("org/model"), "fetching");
         assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(100));
     }
+    // Nor does one who asks for something, or a job whose state changes.
+    let (code, answer) = owner.api.submit(&stage.hub, "org/model", "other", None);
+    assert!((200..300).contains(&code), "{answer}");
+    owner.api.post("/v1/models/org%2Fmodel/pause", "");
+    wait_until("the job is paused", SOON, || owner.api.state("org/model") == "paused");
     let stopped = Instant::now();
     owner.process.terminate();
     let out = owner.process.wait(Duration::from_secs(60));
@@ -388,26 +400,46 @@ fn a_file_with_a_second_name_is_hashed_again_and_its_gate_stays_open() {
     assert_eq!(world.model("org/model").join(SHARD).metadata().unwrap().nlink(), 2);
 }
 
-// class: gate, wrong-bytes
+/// Overwrites a shard while the pull is held at a step of it; whether the times were put back.
+fn overwritten_meanwhile(at: At, act: Act, restore: bool) -> Option<(Stage, Output)> {
+    let stage = Stage::empty()?;
+    let held = stage.fs.when(at, act);
+    let child = stage.world.args(["pull", "org/model", "--connections", "1"]).spawn();
+    stage.fs.wait_for(held, SOON);
+    let directory = stage.fs.backing().join("org/model");
+    let path = || Some(directory.join(SHARD)).filter(|path| path.exists()).or_else(|| partial_of(&directory, SHARD));
+    overwrite(&path().expect("a partial or a file"), restore);
+    stage.fs.release(held);
+    let out = child.wait(SOON);
+    Some((stage, out))
+}
+
+// class: gate, wrong-bytes, looks-complete
 #[test]
-fn a_file_overwritten_in_the_very_moment_it_gets_its_name_is_on_no_receipt() {
-    for restore in [false, true] {
-        let Some(stage) = Stage::empty() else { return };
-        // The rename is done and nobody has looked at the file since.
-        let held = stage.fs.when(At::op(Op::Rename).path(SHARD), Act::HoldAfter);
-        let child = stage.world.args(["pull", "org/model"]).spawn();
-        stage.fs.wait_for(held, SOON);
-        let path = stage.fs.backing().join("org/model").join(SHARD);
-        wait_until("it has its name", SOON, || path.exists());
-        overwrite(&path, restore);
-        stage.fs.release(held);
-        let out = child.wait(SOON);
+fn a_file_overwritten_after_it_was_proved_and_before_it_has_its_name_opens_no_gate() {
+    let hash = &sha256_hex(SHARD)[..32];
+    let last_read = At::op(Op::Read).path(hash).nth(4);
+    let renamed = At::op(Op::Rename).path(SHARD);
+    for (at, act, restore) in
+        [(last_read.clone(), Act::Hold, false), (last_read, Act::Hold, true), (renamed, Act::HoldAfter, false)]
+    {
+        let Some((stage, out)) = overwritten_meanwhile(at, act, restore) else { return };
         let gate = stage.run("gate");
-        assert_eq!(gate.code, Some(11), "restored {restore}: {gate}\n{out}");
+        assert_eq!(gate.code, Some(11), "{act:?}, restored {restore}: {gate}\n{out}");
         stage.run("pull").expect_code(0);
         assert_complete(&stage.directory(), &repo());
         stage.run("gate").expect_code(0);
     }
+}
+
+// class: verify-cost
+#[test]
+fn what_is_overwritten_with_its_times_put_back_in_the_moment_of_the_rename_is_found_by_a_full_check() {
+    let renamed = At::op(Op::Rename).path(SHARD);
+    let Some((stage, out)) = overwritten_meanwhile(renamed, Act::HoldAfter, true) else { return };
+    let gate = stage.world.args(["gate", "org/model", "--full"]).time_limit(SOON).run();
+    assert_eq!(gate.code, Some(11), "{gate}\n{out}");
+    stage.run("verify").expect_code(11);
 }
 
 // class: gate

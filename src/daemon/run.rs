@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -38,6 +38,9 @@ use crate::volume::{Volume, VolumeError};
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often retired files are looked at.
 const RETIRED_EVERY: Duration = Duration::from_secs(600);
+
+/// How long the last report and the giving back may take: they are small, so the volume answers or hangs.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(3);
 
 /// States that are tried beside each other.
 const STATES_MAX: u32 = 4;
@@ -195,11 +198,17 @@ impl Daemon {
         self.lost.clone()
     }
 
-    /// Stops: nothing new is begun, what came is synced and claimed, the volume is given back.
+    /// Stops: nothing new is begun, what came is synced and claimed, the volume is given back. On a
+    /// volume that does not answer it ends without.
     pub async fn stop(mut self) {
         std::mem::take(&mut self.supervisor).stop(limits::STOP_WITHIN).await;
-        write_report(&self.jobs, &DaemonStatus { running: Some(false), ..self.me.clone() }).await;
-        self.release().await;
+        let end = async {
+            write_report(&self.jobs, &DaemonStatus { running: Some(false), ..self.me.clone() }).await;
+            self.release().await;
+        };
+        if timeout(GIVE_BACK_WITHIN, end).await.is_err() {
+            warn!("the volume does not answer and is not given back; the next owner finds out by itself");
+        }
     }
 
     async fn release(&self) {
