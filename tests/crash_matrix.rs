@@ -6,6 +6,7 @@
 //! `MUSTER_MATRIX_SEED` repeats a sample, `MUSTER_MATRIX_THREADS` (6) says how many cases run at a time.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+#![allow(clippy::print_stdout, reason = "figures, and the seed that repeats them")]
 
 mod faultfs;
 mod support;
@@ -421,7 +422,7 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
     let all = std::env::var("MUSTER_MATRIX").is_ok_and(|which| which == "all");
     let clock = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     let seed = number("MUSTER_MATRIX_SEED").unwrap_or_else(clock);
-    let threads = number("MUSTER_MATRIX_THREADS").unwrap_or(6) as usize;
+    let threads = number("MUSTER_MATRIX_THREADS").map_or(6, |threads| usize::try_from(threads).unwrap());
     println!("MUSTER_MATRIX_SEED={seed}");
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut every = Vec::new();
@@ -433,7 +434,9 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
         let kinds = kinds(&steps);
         println!("{work:?}: {} steps of {} kinds", steps.len(), kinds.len());
         if std::env::var("MUSTER_MATRIX_KINDS").is_ok() {
-            kinds.iter().for_each(|(kind, count)| println!("  {count:4} {kind}"));
+            for (kind, count) in &kinds {
+                println!("  {count:4} {kind}");
+            }
         }
         every.extend(cases(work, &steps, all, &mut chance));
     }
@@ -443,7 +446,7 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
     tell(&done, started.elapsed());
     if std::env::var("MUSTER_MATRIX_KINDS").is_ok() {
         for (case, outcome) in &done {
-            let last = outcome.said.lines().filter(|line| line.contains("error")).next_back().unwrap_or_default();
+            let last = outcome.said.lines().rfind(|line| line.contains("error")).unwrap_or_default();
             println!("{case}: code {:?}, again {}, {last}", outcome.code, outcome.again);
         }
     }

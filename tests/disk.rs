@@ -110,18 +110,18 @@ fn each_failure_of_the_disk_has_its_code_and_names_file_and_step_and_loses_nothi
     let partial = |op| At::op(op).path(".incomplete");
     let published = At::op(Op::Rename).path(".incomplete -> org/model/weights-1.bin");
     let cases = [
-        ("a full disk", partial(Op::Write).from_nth(6), Errno::NOSPC, 16, [FULL, "write"], ".incomplete"),
-        ("a used-up quota", partial(Op::Write).from_nth(6), Errno::DQUOT, 16, ["quota", "write"], ".incomplete"),
-        ("a bad disk", partial(Op::Write).from_nth(6), Errno::IO, 18, [BAD, "write"], ".incomplete"),
+        ("a full disk", partial(Op::Write).starting(6), Errno::NOSPC, 16, [FULL, "write"], ".incomplete"),
+        ("a used-up quota", partial(Op::Write).starting(6), Errno::DQUOT, 16, ["quota", "write"], ".incomplete"),
+        ("a bad disk", partial(Op::Write).starting(6), Errno::IO, 18, [BAD, "write"], ".incomplete"),
         (
             "a disk gone read-only",
-            partial(Op::Write).from_nth(6),
+            partial(Op::Write).starting(6),
             Errno::ROFS,
             18,
             ["read-only", "write"],
             ".incomplete",
         ),
-        ("a forgotten handle", partial(Op::Write).from_nth(6), Errno::STALE, 18, [BAD, "write"], ".incomplete"),
+        ("a forgotten handle", partial(Op::Write).starting(6), Errno::STALE, 18, [BAD, "write"], ".incomplete"),
         ("a sync without room", partial(Op::Fsync), Errno::NOSPC, 16, [FULL, "sync"], ".incomplete"),
         ("a sync beyond quota", partial(Op::Fsync), Errno::DQUOT, 16, ["quota", "sync"], ".incomplete"),
         ("a sync that fails", partial(Op::Fsync), Errno::IO, 18, [BAD, "sync"], ".incomplete"),
@@ -222,7 +222,7 @@ fn a_reservation_that_is_not_supported_or_only_pretended_changes_nothing() {
     // Pretended, and then there is no room after all.
     let Some(stage) = Stage::empty() else { return };
     stage.fs.when(At::op(Op::Fallocate), Act::Pretend);
-    stage.fs.when(At::op(Op::Write).path(".incomplete").from_nth(8), Act::Fail(Errno::NOSPC));
+    stage.fs.when(At::op(Op::Write).path(".incomplete").starting(8), Act::Fail(Errno::NOSPC));
     stage.run("pull").expect_code(16);
     assert_nothing_is_lost(&stage, "a pretended reservation");
 }
@@ -277,7 +277,7 @@ fn a_volume_that_hangs_stops_neither_the_api_nor_a_stop() {
     let Some(stage) = Stage::empty() else { return };
     let socket = stage.world.home().join("run/api.sock");
     let mut owner = Owner::start_with(&stage.world, &["--socket", socket.to_str().unwrap()]);
-    let written = stage.fs.when(At::op(Op::Write).path(".incomplete").from_nth(4), Act::Hold);
+    let written = stage.fs.when(At::op(Op::Write).path(".incomplete").starting(4), Act::Hold);
     owner.api.submit(&stage.hub, "org/model", "org/model", None);
     stage.fs.wait_for(written, SOON);
     // A file whose disk hangs stops nobody who asks.
@@ -316,7 +316,7 @@ fn a_volume_that_hangs_stops_neither_the_api_nor_a_stop() {
 fn a_daemon_on_a_full_disk_waits_for_room_and_goes_on_by_itself() {
     let Some(stage) = Stage::empty() else { return };
     let owner = Owner::start(&stage.world);
-    let full = stage.fs.when(At::op(Op::Write).path(".incomplete").from_nth(4), Act::Fail(Errno::NOSPC));
+    let full = stage.fs.when(At::op(Op::Write).path(".incomplete").starting(4), Act::Fail(Errno::NOSPC));
     owner.api.submit(&stage.hub, "org/model", "org/model", None);
     wait_until("the job waits", SOON, || owner.api.state("org/model") == "paused");
     assert_eq!(owner.api.model("org/model")["error"]["code"], "no_space");
@@ -343,7 +343,7 @@ fn each_damage_to_a_file_closes_the_gate_and_is_mended_by_the_next_pull() {
     let damages: [(&str, Damage); 7] = [
         ("truncated", |path| OpenOptions::new().write(true).open(path).unwrap().set_len(1000).unwrap()),
         ("extended", |path| {
-            OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"x", 3 * MIB + 5).unwrap()
+            OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"x", 3 * MIB + 5).unwrap();
         }),
         ("overwritten", |path| overwrite(path, false)),
         ("overwritten, its times restored", |path| overwrite(path, true)),

@@ -132,8 +132,8 @@ fn a_rule_fails_the_steps_it_names_and_no_others() {
     let log = fs.log();
     let renamed = log.iter().find(|step| step.op == Op::Rename).unwrap();
     assert_eq!(
-        (renamed.path.as_str(), renamed.number as usize),
-        ("a -> c", 1 + log.iter().position(|s| s == renamed).unwrap())
+        (renamed.path.as_str(), renamed.number),
+        ("a -> c", 1 + log.iter().position(|s| s == renamed).unwrap() as u64)
     );
     fs.when(At::op(Op::Write).nth(1), Act::Short(3));
     assert_eq!(file.write(b"12345").unwrap(), 3);

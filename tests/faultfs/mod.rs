@@ -19,9 +19,11 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
+    clippy::print_stderr,
     clippy::unwrap_used,
     reason = "files, threads and clocks belong in a harness; the bans are for the product"
 )]
+#![allow(clippy::similar_names, reason = "two roots and two words for one thing read best side by side")]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,

@@ -234,7 +234,7 @@ impl Power {
     pub(super) fn roll_back(mut self, kept: Kept) -> Result<()> {
         let mut chance = fastrand::Rng::with_seed(if let Kept::Some(seed) = kept { seed } else { 0 });
         for (ino, unsynced) in std::mem::take(&mut self.files) {
-            self.roll_back_file(ino, unsynced, kept, &mut chance)?;
+            self.roll_back_file(ino, &unsynced, kept, &mut chance)?;
         }
         let target = self.names_after(kept, &mut chance);
         self.lay_out(&target)?;
@@ -242,7 +242,7 @@ impl Power {
         Ok(())
     }
 
-    fn roll_back_file(&self, ino: u64, unsynced: Unsynced, kept: Kept, chance: &mut fastrand::Rng) -> Result<()> {
+    fn roll_back_file(&self, ino: u64, unsynced: &Unsynced, kept: Kept, chance: &mut fastrand::Rng) -> Result<()> {
         let Ok(file) = self.open(ino) else { return Ok(()) };
         let stat = rustix::fs::fstat(&file)?;
         let (now, before) = (stat.st_size as u64, unsynced.size);

@@ -47,13 +47,16 @@ impl Op {
     }
 }
 
+/// Gives a step a name.
+pub type Namer = fn(Op, &str) -> String;
+
 /// A pattern for steps.
 #[derive(Clone, Debug, Default)]
 pub struct At {
     ops: Vec<Op>,
     part: String,
     but: Option<String>,
-    kind: Option<(fn(Op, &str) -> String, String)>,
+    kind: Option<(Namer, String)>,
     number: Option<u64>,
     nth: Option<u64>,
     from: u64,
@@ -75,7 +78,7 @@ impl At {
     }
 
     /// Changes that `name` calls `kind`.
-    pub fn kind(name: fn(Op, &str) -> String, kind: &str) -> Self {
+    pub fn kind(name: Namer, kind: &str) -> Self {
         Self { kind: Some((name, kind.to_owned())), ..Self::change() }
     }
 
@@ -111,7 +114,7 @@ impl At {
     }
 
     /// The n-th step that fits and all that come after.
-    pub fn from_nth(mut self, n: u64) -> Self {
+    pub fn starting(mut self, n: u64) -> Self {
         self.from = n;
         self
     }

@@ -32,6 +32,9 @@ const WRITE_MAX: u32 = 1 << 20;
 /// Bits of `open(2)` that are meant for the kernel or are done by it.
 const OPEN_MASK: u32 = 0o3 | 0o2000 | 0o4000 | 0o10_000 | 0o4_010_000;
 
+/// An entry of a folder: number, kind, name.
+type Listed = (u64, FileType, OsString);
+
 /// What the kernel is answered with.
 pub(super) struct Served {
     pub(super) nodes: Nodes,
@@ -40,7 +43,7 @@ pub(super) struct Served {
     pub(super) power: Mutex<Option<Power>>,
     pub(super) locks_lie: AtomicBool,
     files: Mutex<HashMap<u64, Arc<File>>>,
-    folders: Mutex<HashMap<u64, Arc<Vec<(u64, FileType, OsString)>>>>,
+    folders: Mutex<HashMap<u64, Arc<Vec<Listed>>>>,
     next: AtomicU64,
     cut: AtomicBool,
     /// Read-held while something is done; the cut waits for it.
@@ -294,10 +297,11 @@ impl Served {
         let asked = self.ask(request, (Op::Fsync, &self.nodes.path(ino), 0), Some(()), |_| {
             self.power.lock().unwrap().as_mut().map_or(Ok(()), |power| power.synced(ino, data_only))
         });
-        if asked.is_err() && !self.is_cut() {
-            if let Some(power) = &mut *self.power.lock().unwrap() {
-                power.sync_failed(ino)?;
-            }
+        if asked.is_err()
+            && !self.is_cut()
+            && let Some(power) = &mut *self.power.lock().unwrap()
+        {
+            power.sync_failed(ino)?;
         }
         asked
     }
@@ -312,7 +316,7 @@ impl Served {
         })
     }
 
-    fn list(&self, request: &Request, ino: INodeNo) -> Result<Vec<(u64, FileType, OsString)>> {
+    fn list(&self, request: &Request, ino: INodeNo) -> Result<Vec<Listed>> {
         let ino = self.nodes.number(ino);
         self.ask(request, (Op::ReadDir, &self.nodes.path(ino), 0), None, |_| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
