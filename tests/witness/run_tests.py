@@ -51,6 +51,8 @@ def main():
         problems.append("interrupted")
         code = 1
     stopped = bool(problems)
+    # First, for a process may wait in a file system that it serves itself: no signal ends that.
+    mounts = unmount_below(os.environ["TMPDIR"])
     left = descendants() if stopped else wait_for_no_descendants()
     if left and not stopped:
         problems.append("processes of the tests were left behind:")
@@ -58,7 +60,6 @@ def main():
     end(left)
     # The pipe closes with the last process that holds it; all of them are gone now.
     reader.join(timeout=GRACE_S)
-    mounts = unmount_below(os.environ["TMPDIR"])
     if mounts and not stopped:
         problems.append(f"the tests left mounts behind: {', '.join(mounts)}")
     if code == 0 and not problems:
