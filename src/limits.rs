@@ -40,6 +40,9 @@ pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
 pub const LEASE: Duration = Duration::from_secs(30);
 /// How long a stop may sync and claim before it goes without the rest.
 pub const STOP_WITHIN: Duration = Duration::from_secs(20);
+/// How long the last report and giving the volume back may take then: both are small, so the volume
+/// answers at once or hangs.
+pub const GIVE_BACK_WITHIN: Duration = Duration::from_secs(3);
 
 /// Longest socket address that the kernel takes, its final NUL left out.
 pub const SOCKET_PATH_MAX_BYTES: usize = 107;

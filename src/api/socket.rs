@@ -79,8 +79,9 @@ pub enum SocketError {
 impl SocketError {
     /// The outcome.
     #[must_use]
-    pub const fn code(&self) -> Code {
+    pub fn code(&self) -> Code {
         match self {
+            Self::Io { source, .. } if is_full(source) => Code::NoSpace,
             Self::TooLong { .. } | Self::NoGroup { .. } | Self::NotASocket { .. } => Code::Usage,
             Self::Taken { .. } => Code::Held,
             Self::Volume(error) => error.code(),
@@ -102,6 +103,10 @@ impl SocketError {
             }
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Who may use the socket, beside root.

@@ -1,10 +1,12 @@
 //! The jobs of one volume and what may be asked of them.
 //!
-//! Owns the table of jobs and their transitions. Invariant: a transition is in the store and in
-//! the event stream before anybody is told that it happened. The work itself is the scheduler's
-//! and the worker's.
+//! Owns the table of jobs and their transitions. Invariants: a transition is in the store and in
+//! the event stream before anybody is told that it happened; nobody waits for the disk with the
+//! table in hand, for a disk that hangs would stop everybody who asks. The work itself is the
+//! scheduler's and the worker's.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, broadcast};
@@ -32,6 +34,8 @@ pub(super) struct Shared {
     entries: Mutex<BTreeMap<ModelName, Entry>>,
     pub(super) wake: Notify,
     events: broadcast::Sender<Event>,
+    /// Changes that the store has and the disk may not, since its last flush began.
+    unflushed: AtomicU64,
     /// Whether jobs that could not go on are taken up again without being asked.
     pub(super) patient: bool,
 }
@@ -48,7 +52,8 @@ pub struct Seen {
 impl Jobs {
     pub(super) fn new(bench: Arc<Bench>, patient: bool) -> Self {
         let events = broadcast::Sender::new(BACKLOG);
-        Self(Arc::new(Shared { bench, entries: Mutex::default(), wake: Notify::new(), events, patient }))
+        let (entries, unflushed) = (Mutex::default(), AtomicU64::new(0));
+        Self(Arc::new(Shared { bench, entries, wake: Notify::new(), events, unflushed, patient }))
     }
 
     /// Takes a job in. One that is asked for again goes on; a token lives in memory only.
@@ -235,10 +240,33 @@ impl Jobs {
     }
 
     fn remember(&self, job: &Job) {
-        let kept = self.0.bench.store.put_job(job).and_then(|()| self.0.bench.store.flush());
-        if let Err(error) = kept {
-            warn!(%error, model = %job.spec.name, "the job is not remembered; after a restart ask again");
+        match self.0.bench.store.put_job(job) {
+            Ok(()) => self.flush_soon(),
+            Err(error) => {
+                warn!(%error, model = %job.spec.name, "the job is not remembered; after a restart ask again");
+            }
         }
+    }
+
+    /// Has the store flushed by a thread that may wait for the disk; one at a time.
+    fn flush_soon(&self) {
+        if self.0.unflushed.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        // Seen through by itself; the next start does without what it does not reach.
+        let _flushing = self.0.bench.blocking.start(move || {
+            loop {
+                let changes = shared.unflushed.load(Ordering::Acquire);
+                if let Err(error) = shared.bench.store.flush() {
+                    warn!(%error, "jobs may not be remembered; after a restart ask again");
+                }
+                let done = shared.unflushed.compare_exchange(changes, 0, Ordering::AcqRel, Ordering::Acquire);
+                if done.is_ok() {
+                    return;
+                }
+            }
+        });
     }
 
     fn tell(&self, name: &ModelName, state: Option<JobState>, error: Option<JobError>) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -36,8 +36,6 @@ use crate::volume::{Volume, VolumeError};
 
 /// How often the report is written and rates are sampled.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// How often retired files are looked at.
-const RETIRED_EVERY: Duration = Duration::from_secs(600);
 
 /// States that are tried beside each other.
 const STATES_MAX: u32 = 4;
@@ -195,11 +193,17 @@ impl Daemon {
         self.lost.clone()
     }
 
-    /// Stops: nothing new is begun, what came is synced and claimed, the volume is given back.
+    /// Stops: nothing new is begun, what came is synced and claimed, the volume is given back. On a
+    /// volume that does not answer it ends without.
     pub async fn stop(mut self) {
         std::mem::take(&mut self.supervisor).stop(limits::STOP_WITHIN).await;
-        write_report(&self.jobs, &DaemonStatus { running: Some(false), ..self.me.clone() }).await;
-        self.release().await;
+        let end = async {
+            write_report(&self.jobs, &DaemonStatus { running: Some(false), ..self.me.clone() }).await;
+            self.release().await;
+        };
+        if timeout(limits::GIVE_BACK_WITHIN, end).await.is_err() {
+            warn!("the volume does not answer and is not given back; the next owner finds out by itself");
+        }
     }
 
     async fn release(&self) {
@@ -220,7 +224,7 @@ impl Daemon {
         self.supervisor.spawn(scheduler::run(self.jobs.clone(), most, stop.clone()));
         self.supervisor.spawn(beat(self.jobs.clone(), Arc::clone(&self.ownership), self.lost.clone(), stop.clone()));
         self.supervisor.spawn(keep_reporting(self.jobs.clone(), self.me.clone(), stop.clone()));
-        self.supervisor.spawn(keep_retired_short(self.jobs.clone(), self.retire_after, stop));
+        self.supervisor.spawn(update::keep_retired_short(self.jobs.clone(), self.retire_after, stop));
     }
 }
 
@@ -368,22 +372,6 @@ async fn write_report(jobs: &Jobs, me: &DaemonStatus) {
     let written = jobs.bench().blocking.run(move || bench.volume.replace_status(&bytes)).await;
     if let Err(error) = written {
         warn!(%error, "the status file could not be written");
-    }
-}
-
-async fn keep_retired_short(jobs: Jobs, age: Duration, stop: CancellationToken) {
-    let mut ticks = interval(RETIRED_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = stop.cancelled() => return,
-        }
-        let bench = Arc::clone(jobs.bench());
-        let emptied = jobs.bench().blocking.run(move || update::empty_retired(&bench, age)).await;
-        if let Err(error) = emptied {
-            warn!(%error, "retired files could not be removed");
-        }
     }
 }
 

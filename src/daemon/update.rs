@@ -4,10 +4,16 @@
 //! name changes, so a crash anywhere leaves a closed gate; whatever a launcher has open keeps
 //! its bytes.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::bench::Bench;
 use super::error::WorkError;
+use super::jobs::Jobs;
 use super::settling::Settling;
 use super::survey::Displace;
 use crate::core::model_name::ModelName;
@@ -16,6 +22,9 @@ use crate::core::repo_path::RepoPath;
 use crate::volume::ModelDir;
 use crate::volume::in_use::{Attempt, InUse};
 use crate::volume::publish::Staged;
+
+/// How often retired files are looked at.
+const RETIRED_EVERY: Duration = Duration::from_secs(600);
 
 /// Everything an update needs, fetched and verified.
 pub(super) struct Swap {
@@ -91,13 +100,30 @@ pub(super) fn remove(bench: &Bench, name: &ModelName, now: bool) -> Result<(), W
     bench.volume.retire_model(name)?;
     drop(alone);
     if now {
-        bench.volume.empty_retired_models(std::time::Duration::ZERO)?;
+        bench.volume.empty_retired_models(Duration::ZERO)?;
     }
     Ok(())
 }
 
+/// Looks at retired files now and then, until `stop`.
+pub(super) async fn keep_retired_short(jobs: Jobs, age: Duration, stop: CancellationToken) {
+    let mut ticks = interval(RETIRED_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        let bench = Arc::clone(jobs.bench());
+        let emptied = jobs.bench().blocking.run(move || empty_retired(&bench, age)).await;
+        if let Err(error) = emptied {
+            warn!(%error, "retired files could not be removed");
+        }
+    }
+}
+
 /// Removes what was retired longer ago than `age`. Blocks.
-pub(super) fn empty_retired(bench: &Bench, age: std::time::Duration) -> Result<(), WorkError> {
+pub(super) fn empty_retired(bench: &Bench, age: Duration) -> Result<(), WorkError> {
     for name in bench.volume.models()? {
         if let Some(model) = bench.volume.model(&name)? {
             (bench.may_write)()?;

@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::claims_file::ClaimsFile;
 use super::dir::Dir;
 use super::error::{Result, Step, VolumeError};
+use super::identity;
 use super::model_dir::ModelDir;
 use super::partial::{Place, drop_pages, read_at};
 use super::quarantine::Quarantine;
@@ -127,6 +128,10 @@ impl Verified {
         let entry = &self.place.entry;
         let parent = self.parent(model)?;
         let name = entry.path.file_name();
+        // Until here nothing of ours touches what was sealed, so another change time is somebody's
+        // write, even with the other times put back.
+        let before = self.place.dir.look(&self.place.name.partial())?;
+        let touched = before.is_some_and(|stat| identity::of(&stat) != self.sealed);
         match self.place.dir.rename_new(&self.place.name.partial(), &parent, name) {
             Err(VolumeError::Occupied { path }) => {
                 return Err(PublishError::Occupied { path, verified: Box::new(self) });
@@ -142,7 +147,7 @@ impl Verified {
         }
         // A rename leaves these two alone: somebody has written to the file since it was sealed.
         let written = (identity.size, identity.mtime_ns) != (self.sealed.size, self.sealed.mtime_ns);
-        let identity = if written { identity.distrusted() } else { identity };
+        let identity = if touched || written { identity.distrusted() } else { identity };
         Ok(FileRecord::new(entry.path.clone(), &self.proof, identity, self.proved))
     }
 
