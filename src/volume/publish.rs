@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::aside::Aside;
 use super::claims_file::ClaimsFile;
 use super::dir::Dir;
 use super::error::{Result, Step, VolumeError};
@@ -62,7 +63,7 @@ impl Sealed {
     }
 
     /// Sets bad bytes aside; the partial is gone afterwards. Returns where they are.
-    pub fn quarantine(self, quarantine: &Quarantine) -> Result<PathBuf> {
+    pub fn quarantine(self, quarantine: &Quarantine) -> Result<Aside> {
         let kept = quarantine.take(&self.place.dir, &self.place.name.partial(), self.place.entry.path.file_name())?;
         self.place.discard()?;
         Ok(kept)
@@ -293,7 +294,7 @@ mod tests {
         let (_place, model) = model();
         let entry = lfs_entry("a", b"x");
         let late = verified(&model, &entry, b"x");
-        super::super::adopt::fence(&model, super::super::testing::THEIRS).unwrap();
+        super::super::adopt::fence(&model, super::super::testing::THEIRS, &|| true).unwrap();
         let failed = late.publish(&model);
         assert!(matches!(failed, Err(PublishError::Volume(error)) if error.is_missing()));
         assert_eq!(model.observe(&entry.path), Observed::Missing);
@@ -367,7 +368,7 @@ mod tests {
         let volume = super::super::Volume::create(place.path()).unwrap();
         let entry = lfs_entry("a", b"right");
         let kept = sealed(&model, &entry, b"wrong").quarantine(&volume.quarantine().unwrap()).unwrap();
-        assert_eq!(std::fs::read(kept).unwrap(), b"wrong");
+        assert_eq!(std::fs::read(kept.path()).unwrap(), b"wrong");
         assert!(names(&model.path().join(".muster/partial")).is_empty());
     }
 }
