@@ -6,11 +6,14 @@
 #![allow(unreachable_pub, reason = "`pub` says what the drills may use; no test binary exports anything")]
 #![allow(clippy::cast_possible_wrap, reason = "ids of processes, on 64-bit Linux")]
 
+mod faultfs;
 mod support;
 
 #[path = "writers/ground.rs"]
 mod ground;
 #[path = "writers/host.rs"]
 mod host;
+#[path = "writers/late.rs"]
+mod late;
 #[path = "writers/leases.rs"]
 mod leases;

@@ -303,7 +303,7 @@ fn bench(
     hub: HubClient,
     options: &Options,
 ) -> Bench {
-    let (permit, takes) = (Arc::clone(ownership), Arc::clone(ownership));
+    let (permit, takes, lost) = (Arc::clone(ownership), Arc::clone(ownership), Arc::clone(ownership));
     Bench {
         volume,
         store,
@@ -322,6 +322,7 @@ fn bench(
                 OwnershipLost
             })
         }),
+        is_lost: Box::new(move || matches!(lost.permit(clock::since_boot()), Err(Lost::Superseded { .. }))),
         take_over: Box::new(move |writer| takes.take_over(writer)),
         connections_max: connections_max(options.jobs),
         promises: Promises::default(),

@@ -45,9 +45,11 @@ impl Swap {
         let _alone = lock_alone(model, &self.name)?;
         close_the_gate(bench, model)?;
         (bench.may_write)()?;
-        model.promote_pending()?;
-        // Somebody who woke up late may have taken the pending one away.
-        model.store_manifest(&self.manifest)?;
+        if !model.promote_pending()? {
+            // Somebody who woke up late took the pending one away.
+            (bench.may_write)()?;
+            model.store_manifest(&self.manifest)?;
+        }
         displace(bench, model, &self.displaced)?;
         for staged in self.staged {
             (bench.may_write)()?;

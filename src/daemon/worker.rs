@@ -29,7 +29,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::receipt::{FileRecord, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
 use crate::core::units;
-use crate::fetch::Wanted;
+use crate::fetch::{OwnershipLost, Wanted};
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
 use crate::volume::publish::Staged;
@@ -80,8 +80,21 @@ impl Work {
         self.audit(Phase::Resolved, &format!("commit {}, {} files", manifest.source().commit, manifest.files().len()));
         self.live.measure(&manifest);
         let result = self.bring_about(held, manifest.clone(), &hub).await;
+        let result = match result {
+            // Whatever failed, it failed because the new owner took it from under our hands.
+            Err(error) if !matches!(error, WorkError::Stopped) && self.is_lost().await => {
+                warn!(%error, "a step failed after the volume was taken");
+                Err(OwnershipLost.into())
+            }
+            other => other,
+        };
         self.bench.promises.drop(&self.spec.name);
         result.map(|()| manifest)
+    }
+
+    async fn is_lost(&self) -> bool {
+        let bench = Arc::clone(&self.bench);
+        self.bench.blocking.run(move || (bench.is_lost)()).await
     }
 
     async fn bring_about(&self, held: Held, manifest: Manifest, hub: &HubClient) -> Result<(), WorkError> {

@@ -483,6 +483,24 @@ mod tests {
     }
 
     #[test]
+    fn a_writer_whose_partial_was_taken_over_leaves_no_claims_behind() {
+        let (_place, model) = model();
+        let data = bytes(100);
+        let entry = lfs_entry("a", &data);
+        let late = Partial::create(&model, &entry, THEIRS).unwrap();
+        late.write_at(0, &data).unwrap();
+        let leftover = fence(&model, OURS, &|| true).unwrap().remove(0);
+        late.checkpoint(&set(&[(0, 50)])).unwrap();
+        assert!(only(&model).has_claims(), "as long as the partial is there, its claims are worth something");
+        leftover.discard(&model).unwrap();
+        let late = Partial::create(&model, &entry, THEIRS).unwrap();
+        late.write_at(0, &data).unwrap();
+        fence(&model, OURS, &|| true).unwrap().remove(0).discard(&model).unwrap();
+        assert!(late.checkpoint(&set(&[(0, 100)])).unwrap_err().is_missing());
+        assert!(names(&model.path().join(".muster/partial")).is_empty());
+    }
+
+    #[test]
     fn a_receipt_that_an_earlier_writer_is_about_to_name_is_gone() {
         let (_place, model) = model();
         let half = model.path().join(".muster/.receipt.json.00000000000000ff.tmp");

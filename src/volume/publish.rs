@@ -150,7 +150,7 @@ impl Verified {
     /// Keeps it beside the model's files until an update swaps it in. All of it is claimed, so a
     /// restart finds it whole.
     pub fn stage(self) -> Result<Staged> {
-        ClaimsFile::create(&self.place, &RangeSet::from(0..self.place.entry.size))?;
+        ClaimsFile::create_beside(&self.place, &RangeSet::from(0..self.place.entry.size))?;
         Ok(Staged(self))
     }
 

@@ -5,29 +5,80 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::faultfs::FaultFs;
+use super::host::*;
 use super::support::*;
 
 pub const MIB: u64 = 1 << 20;
-/// Of the bytes that a held hub lets go, so many at most are of its API.
-pub const SLACK: u64 = 128 << 10;
 pub const SOON: std::time::Duration = std::time::Duration::from_secs(60);
 /// A lease, and what a busy machine may add.
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(30);
 pub const AFTER_A_LEASE: std::time::Duration = std::time::Duration::from_secs(150);
 
-/// A world whose volume has a path that is too long for a socket, so that sockets are in the runtime
-/// directory, of which each host has its own.
-pub struct Ground {
+/// Two hosts and what they share.
+pub struct Pair {
+    pub here: Host,
+    pub there: Host,
+    /// Looks at the volume from neither.
     pub world: Muster,
+    /// The mounts of `here` and `there`, where each has one of its own.
+    pub mounts: Option<[FaultFs; 2]>,
     _folder: tempfile::TempDir,
 }
 
-impl Ground {
-    pub fn on(hub: &Hub) -> Self {
+/// Too long for a socket, so that sockets are in the runtime directory, of which each host has its own.
+fn long_name() -> String {
+    "v".repeat(100)
+}
+
+impl Pair {
+    /// Two containers of one machine: one boot, one local file system, equal pids and names.
+    pub fn containers(hub: &Hub) -> Option<Self> {
+        if !can_make_hosts() {
+            return None;
+        }
         let folder = tempfile::tempdir().unwrap();
-        let volume = folder.path().join("v".repeat(100));
+        let volume = folder.path().join(long_name());
         std::fs::create_dir(&volume).unwrap();
-        Self { world: Muster::new(volume).endpoint(hub), _folder: folder }
+        let world = Muster::new(volume).endpoint(hub);
+        let host = || Host::in_world(&world, "node");
+        Some(Self { here: host(), there: host(), world: world.clone(), mounts: None, _folder: folder })
+    }
+
+    /// Two machines: each its own boot and its own mount of a shared file system on which `flock` says
+    /// yes to everybody; equal pids and names.
+    pub fn machines(hub: &Hub) -> Option<Self> {
+        if !can_make_hosts() {
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).join(long_name());
+        let [disk, here, there] = ["disk", "here", "there"].map(at);
+        for path in [&disk, &here, &there] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let mount = |place: &PathBuf| {
+            let fs = FaultFs::mount(&disk, place)?;
+            fs.be_quick();
+            fs.lie_about_locks(true);
+            Ok::<_, String>(fs)
+        };
+        let mounts = match (mount(&here), mount(&there)) {
+            (Ok(here), Ok(there)) => [here, there],
+            (Err(why), _) | (_, Err(why)) => {
+                skip(&why);
+                return None;
+            }
+        };
+        let world = Muster::new(disk).endpoint(hub);
+        let host = |boot: &str, volume: &PathBuf| Host::in_world(&world, "node").booted_as(boot).with_volume(volume);
+        let here = host("11111111-1111-4111-8111-111111111111", &here);
+        let there = host("22222222-2222-4222-8222-222222222222", &there);
+        Some(Self { here, there, world: world.clone(), mounts: Some(mounts), _folder: folder })
+    }
+
+    pub fn directory(&self) -> PathBuf {
+        self.world.model("org/model")
     }
 }
 

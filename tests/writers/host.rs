@@ -25,12 +25,19 @@ pub struct Host {
     world: Muster,
     name: String,
     boot: Option<PathBuf>,
+    volume: PathBuf,
 }
 
 impl Host {
     /// A host in a world, if this process may make one; otherwise the caller is skipped.
     pub fn in_world(world: &Muster, name: &str) -> Self {
-        Self { world: world.clone(), name: name.to_owned(), boot: None }
+        Self { world: world.clone(), name: name.to_owned(), boot: None, volume: world.volume().to_owned() }
+    }
+
+    /// Where this host has the volume.
+    pub fn with_volume(mut self, volume: &Path) -> Self {
+        volume.clone_into(&mut self.volume);
+        self
     }
 
     /// Another boot than that of this machine.
@@ -54,7 +61,8 @@ impl Host {
         words.push(self.boot.as_ref().map(|path| path.display().to_string()).unwrap_or_default());
         words.push(env!("CARGO_BIN_EXE_muster").to_owned());
         words.extend(args.into_iter().map(str::to_owned));
-        Guest { child: self.world.program("unshare", words).spawn(), world: self.world.clone() }
+        let call = self.world.program("unshare", words).env("MUSTER_VOLUME", &self.volume);
+        Guest { child: call.spawn(), world: self.world.clone() }
     }
 }
 
@@ -121,14 +129,20 @@ pub fn send(id: u32, signal: Signal) {
 /// Stops a process, and returns when it stands still.
 #[track_caller]
 pub fn freeze(id: u32) {
+    freeze_around(id, 0);
+}
+
+/// As [`freeze`], for a process of which so many threads wait for an answer of their file system.
+#[track_caller]
+pub fn freeze_around(id: u32, waiting: usize) {
     send(id, Signal::STOP);
+    let moves = |path: PathBuf| {
+        let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('T'))
+    };
     wait_until("it stands still", SOON, || {
         let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap().flatten();
-        let state = |path: PathBuf| {
-            let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
-        };
-        tasks.map(|task| task.path()).all(state)
+        tasks.filter(|task| moves(task.path())).count() <= waiting
     });
 }
 
