@@ -9,6 +9,8 @@
 mod faultfs;
 mod support;
 
+#[path = "writers/crowd.rs"]
+mod crowd;
 #[path = "writers/ground.rs"]
 mod ground;
 #[path = "writers/host.rs"]
@@ -17,3 +19,9 @@ mod host;
 mod late;
 #[path = "writers/leases.rs"]
 mod leases;
+#[path = "writers/links.rs"]
+mod links;
+#[path = "writers/lying.rs"]
+mod lying;
+#[path = "writers/readers.rs"]
+mod readers;

@@ -132,3 +132,12 @@ pub fn wait_for_hold(directory: &Path, repo: &RepoSpec, held: &[String]) {
 pub fn let_go(hub: &Hub) {
     hub.behave();
 }
+
+/// Raised when it goes, also by a failed assertion, so that a thread beside it ends.
+pub struct Flag<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for Flag<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
