@@ -81,7 +81,7 @@ fn pulls_of_one_model_with_other_selections_end_in_one_of_them_and_say_so() {
     let repo = shards();
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
-    let selections = [["--exclude", "*00001*"], ["--exclude", "*00006*"]];
+    let selections = [["--exclude", "*-00001-*"], ["--exclude", "*-00006-*"]];
     let children: Vec<_> = selections.iter().map(|some| pull(&world).arg(some[0]).arg(some[1]).spawn()).collect();
     let outs: Vec<_> = children.into_iter().map(|child| child.wait(SOON)).collect();
     let won: Vec<_> = (0..2).filter(|at| outs[*at].code == Some(0)).collect();

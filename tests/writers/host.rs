@@ -126,23 +126,18 @@ pub fn send(id: u32, signal: Signal) {
     kill_process(Pid::from_raw(id as i32).unwrap(), signal).expect("it runs");
 }
 
-/// Stops a process, and returns when it stands still.
+/// Stops a process, and returns when it stands still: each thread is stopped, or waits in the kernel and
+/// stops on its way back.
 #[track_caller]
 pub fn freeze(id: u32) {
-    freeze_around(id, 0);
-}
-
-/// As [`freeze`], for a process of which so many threads wait for an answer of their file system.
-#[track_caller]
-pub fn freeze_around(id: u32, waiting: usize) {
     send(id, Signal::STOP);
     let moves = |path: PathBuf| {
         let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('T'))
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['T', 'D']))
     };
     wait_until("it stands still", SOON, || {
         let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap().flatten();
-        tasks.filter(|task| moves(task.path())).count() <= waiting
+        !tasks.map(|task| task.path()).any(moves)
     });
 }
 

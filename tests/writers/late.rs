@@ -6,6 +6,7 @@ use std::path::Path;
 use super::faultfs::{Act, At, Op};
 use super::ground::*;
 use super::host::*;
+use super::leases::words_of;
 use super::support::*;
 
 /// What is held, by a part of `OLD -> NEW`, and what was being done.
@@ -56,8 +57,10 @@ fn edited(seed: u64) -> impl FnOnce(RepoSpec) -> RepoSpec {
 pub fn renames_under_way() {
     std::thread::scope(|scope| {
         let threads: Vec<_> = CASES.iter().map(|case| (case.what, scope.spawn(|| case.play()))).collect();
-        let failed: Vec<_> =
-            threads.into_iter().filter_map(|(what, thread)| thread.join().err().map(|_| what)).collect();
+        let failed: Vec<_> = threads
+            .into_iter()
+            .filter_map(|(what, thread)| thread.join().err().map(|panic| (what, words_of(&*panic))))
+            .collect();
         assert!(failed.is_empty(), "late: {failed:?}");
     });
 }
@@ -73,7 +76,7 @@ impl Case {
         let late = pair.there.start([verb, "org/model"]);
         mount.wait_for(held, SOON);
         let id = late.outer_id();
-        freeze_around(id, 1);
+        freeze(id);
         // Meanwhile the branch moves on: what the late one has is of no use to anybody.
         if matches!(self.doing, Doing::Update | Doing::Repair) {
             hub.push("org/model", "main", edited(99));

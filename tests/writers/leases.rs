@@ -1,6 +1,7 @@
-//! Drills that wait for a lease, which is 30 s long: all of them run beside each other, and each test
-//! tells how its own one ended.
+//! Drills that wait for a lease, which is 30 s long, and others that take long: all of them run beside
+//! each other, and each test tells how its own one ended.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
@@ -28,15 +29,14 @@ const DRILLS: &[Drill] = &[
     ("daemon_after_daemon", daemon_after_daemon),
     ("odd_records", odd_records),
     ("renames_under_way", super::late::renames_under_way),
+    ("readers", super::readers::readers),
+    ("swapped_links", super::links::swapped_links),
 ];
 
 /// How each drill ended; the words of its panic if it failed.
 static ENDED: LazyLock<BTreeMap<&'static str, Result<(), String>>> = LazyLock::new(|| {
     let run = |(name, drill): &Drill| {
-        let ended = catch_unwind(AssertUnwindSafe(drill)).map_err(|panic| {
-            let words = panic.downcast_ref::<String>().cloned();
-            words.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
-        });
+        let ended = catch_unwind(AssertUnwindSafe(drill)).map_err(|panic| words_of(&*panic));
         (*name, ended)
     };
     std::thread::scope(|scope| {
@@ -51,8 +51,14 @@ static ENDED: LazyLock<BTreeMap<&'static str, Result<(), String>>> = LazyLock::n
     })
 });
 
+/// What a panic said.
+pub fn words_of(panic: &(dyn Any + Send)) -> String {
+    let words = panic.downcast_ref::<String>().cloned();
+    words.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
 #[track_caller]
-fn ended_well(name: &str) {
+pub fn ended_well(name: &str) {
     if let Err(words) = &ENDED[name] {
         panic!("{words}");
     }

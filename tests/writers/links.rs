@@ -1,19 +1,15 @@
 //! A local user swaps folders of ours and files of the model for links, again and again, while somebody
 //! works there: nothing outside is written, removed or taken for the model's.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::ground::*;
+use super::leases::ended_well;
 use super::support::*;
-
-/// Everything below a folder: inode, mode, and bytes.
-fn trace_of(folder: &Path) -> Vec<(PathBuf, u64, i64, i64, u32)> {
-    trace(folder)
-}
 
 /// Swaps a name for a link while `work` runs; returns how often. At the end the name is what it was.
 fn while_swapped(name: &Path, target: &Path, work: impl FnOnce()) -> u32 {
@@ -51,6 +47,10 @@ fn while_swapped(name: &Path, target: &Path, work: impl FnOnce()) -> u32 {
 // class: writers, names
 #[test]
 fn folders_of_ours_and_files_swapped_for_links_steer_no_update_gate_verify_or_removal() {
+    ended_well("swapped_links");
+}
+
+pub fn swapped_links() {
     let repo = RepoSpec::kimi(2, 64 << 10, 3).named("org/model");
     let small = "config.json";
     for (place, target) in [
@@ -80,7 +80,7 @@ fn folders_of_ours_and_files_swapped_for_links_steer_no_update_gate_verify_or_re
         hub.push("org/model", "main", |repo| repo.plain(small, "{\"new\": 1}"));
         pull().expect_code(0);
         std::fs::create_dir_all(world.volume().join(".muster/retired")).unwrap();
-        let before = trace_of(&outside);
+        let before = trace(&outside);
         let name = world.volume().join(place);
         let swaps = while_swapped(&name, &outside.join(target), || {
             for round in 0..3 {
@@ -94,7 +94,7 @@ fn folders_of_ours_and_files_swapped_for_links_steer_no_update_gate_verify_or_re
                     let told = matches!(out.code, Some(0 | 2 | 10 | 11 | 13 | 14 | 15 | 18));
                     assert!(told, "{place}: {out}");
                     assert!(!out.all().contains("panicked"), "{place}: {out}");
-                    assert_eq!(trace_of(&outside), before, "{place}: something outside changed: {out}");
+                    assert_eq!(trace(&outside), before, "{place}: something outside changed: {out}");
                 }
             }
         });

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ground::*;
+use super::leases::ended_well;
 use super::support::*;
 
 const UPDATES: u64 = 200;
@@ -20,6 +21,10 @@ fn small_files(volume: &Path) -> Vec<PathBuf> {
 // class: writers, words
 #[test]
 fn readers_never_see_a_small_file_empty_or_half_during_hundreds_of_updates() {
+    ended_well("readers");
+}
+
+pub fn readers() {
     let hub = Hub::start(RepoSpec::new("org/model").plain("config.json", "{}").plain("other.json", "{}"));
     let world = Muster::on(&hub);
     let owner = Owner::start(&world);
