@@ -23,6 +23,9 @@ use crate::volume::{Volume, VolumeError};
 
 /// For an answer. The owner is on this host; it waits for its disk at most.
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// For a sign of life. Well below half a lease: who waits for an owner that stands still looks at its
+/// record between two tries, and a longer gap would begin the lease again.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// For removals, which may unlink terabytes.
 const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -109,7 +112,8 @@ impl Client {
         }
         for socket in candidates(volume, &record) {
             let client = Self { http: http(&socket)?, socket, record: record.clone() };
-            match client.get::<Health>("healthz").await {
+            let probe = client.request(Method::GET, "healthz").timeout(PROBE_TIMEOUT);
+            match client.send::<Health>(probe).await {
                 Ok(_) => return Ok(Some(client)),
                 Err(ClientError::Unreachable { .. } | ClientError::Garbled { .. }) => {}
                 Err(error) => return Err(error),

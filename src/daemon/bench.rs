@@ -34,6 +34,8 @@ pub(super) struct Bench {
     pub(super) retry_for: Option<Duration>,
     pub(super) witness: (String, String),
     pub(super) may_write: fetch::MayWrite,
+    /// Whether another process has taken the volume.
+    pub(super) is_lost: Box<dyn Fn() -> bool + Send + Sync>,
     /// How partials of an earlier writer may be taken over.
     pub(super) take_over: Box<dyn Fn(WriterId) -> TakeOver + Send + Sync>,
     /// Most connections of a job, by the limit on open files.

@@ -18,6 +18,7 @@ pub mod preview;
 mod recover;
 pub mod refusal;
 pub mod report;
+mod reporter;
 pub mod resolve;
 pub mod run;
 mod scheduler;

@@ -18,7 +18,7 @@ use super::bench::{Bench, blocking_threads};
 use super::descriptors::connections_max;
 use super::jobs::Jobs;
 use super::refusal::JobRefusal;
-use super::report;
+use super::reporter::Reporter;
 use super::supervisor::{DataPlane, Supervisor};
 use super::{recover, scheduler, update};
 use crate::blocking::Blocking;
@@ -34,8 +34,6 @@ use crate::store::{Opened, Store, StoreError};
 use crate::volume::owner::{HEARTBEAT, Introduction, Lapsed, Lost, Now, OwnerError, Ownership, ProcessFacts};
 use crate::volume::{Volume, VolumeError};
 
-/// How often the report is written and rates are sampled.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// States that are tried beside each other.
 const STATES_MAX: u32 = 4;
@@ -107,6 +105,10 @@ impl StartError {
         match self {
             Self::Volume(error) | Self::Owner(OwnerError::Volume(error)) => error.hint().map(str::to_owned),
             Self::Hub(error) => error.hint(),
+            Self::Owner(OwnerError::Exhausted) => Some(
+                "when nothing works on the volume, move its folder .muster/owners away; everything else stays"
+                    .to_owned(),
+            ),
             Self::Store(_) => Some("put the state elsewhere with --state-dir DIR; it can always be rebuilt".to_owned()),
             _ => None,
         }
@@ -197,8 +199,9 @@ impl Daemon {
     /// volume that does not answer it ends without.
     pub async fn stop(mut self) {
         std::mem::take(&mut self.supervisor).stop(limits::STOP_WITHIN).await;
+        let ended = DaemonStatus { running: Some(false), ..self.me.clone() };
         let end = async {
-            write_report(&self.jobs, &DaemonStatus { running: Some(false), ..self.me.clone() }).await;
+            Reporter { jobs: self.jobs.clone(), ownership: Arc::clone(&self.ownership), me: ended }.write().await;
             self.release().await;
         };
         if timeout(limits::GIVE_BACK_WITHIN, end).await.is_err() {
@@ -223,7 +226,8 @@ impl Daemon {
         let stop = self.supervisor.token();
         self.supervisor.spawn(scheduler::run(self.jobs.clone(), most, stop.clone()));
         self.supervisor.spawn(beat(self.jobs.clone(), Arc::clone(&self.ownership), self.lost.clone(), stop.clone()));
-        self.supervisor.spawn(keep_reporting(self.jobs.clone(), self.me.clone(), stop.clone()));
+        let (jobs, ownership, me) = (self.jobs.clone(), Arc::clone(&self.ownership), self.me.clone());
+        self.supervisor.spawn(Reporter { jobs, ownership, me }.keep_writing(stop.clone()));
         self.supervisor.spawn(update::keep_retired_short(self.jobs.clone(), self.retire_after, stop));
     }
 }
@@ -303,7 +307,7 @@ fn bench(
     hub: HubClient,
     options: &Options,
 ) -> Bench {
-    let (permit, takes) = (Arc::clone(ownership), Arc::clone(ownership));
+    let (permit, takes, lost) = (Arc::clone(ownership), Arc::clone(ownership), Arc::clone(ownership));
     Bench {
         volume,
         store,
@@ -322,6 +326,7 @@ fn bench(
                 OwnershipLost
             })
         }),
+        is_lost: Box::new(move || matches!(lost.permit(clock::since_boot()), Err(Lost::Superseded { .. }))),
         take_over: Box::new(move |writer| takes.take_over(writer)),
         connections_max: connections_max(options.jobs),
         promises: Promises::default(),
@@ -348,30 +353,6 @@ async fn beat(jobs: Jobs, ownership: Arc<Ownership>, lost: CancellationToken, st
             }
             Err(error) => warn!(%error, "a heartbeat failed"),
         }
-    }
-}
-
-async fn keep_reporting(jobs: Jobs, me: DaemonStatus, stop: CancellationToken) {
-    let mut ticks = interval(REPORT_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = stop.cancelled() => return,
-        }
-        let now = clock::since_boot();
-        jobs.all().iter().for_each(|seen| seen.live.sample(now));
-        write_report(&jobs, &me).await;
-    }
-}
-
-async fn write_report(jobs: &Jobs, me: &DaemonStatus) {
-    let report = report::of_jobs(jobs, me.clone());
-    let bytes = serde_json::to_vec(&report).expect("a report has string keys only");
-    let bench = Arc::clone(jobs.bench());
-    let written = jobs.bench().blocking.run(move || bench.volume.replace_status(&bytes)).await;
-    if let Err(error) = written {
-        warn!(%error, "the status file could not be written");
     }
 }
 

@@ -27,7 +27,8 @@ pub(super) fn take_up(
     stop: &CancellationToken,
 ) -> Result<Vec<Wanted>, WorkError> {
     (bench.may_write)()?;
-    adopt::fence(model, bench.writer)?;
+    adopt::fence(model, bench.writer, &|| (bench.may_write)().is_ok())?;
+    (bench.may_write)()?;
     let mut left: HashMap<PathHash, Vec<Leftover>> = HashMap::new();
     for leftover in adopt::leftovers(model)? {
         left.entry(leftover.path().clone()).or_default().push(leftover);

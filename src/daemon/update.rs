@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing is unlinked, only moved aside; the receipt is set aside before the first
 //! name changes, so a crash anywhere leaves a closed gate; whatever a launcher has open keeps
-//! its bytes.
+//! its bytes; and what one who had lost the volume moved goes back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,14 @@ use super::error::WorkError;
 use super::jobs::Jobs;
 use super::settling::Settling;
 use super::survey::Displace;
+use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
 use crate::core::receipt::FileRecord;
 use crate::core::repo_path::RepoPath;
-use crate::volume::ModelDir;
+use crate::volume::aside::Aside;
 use crate::volume::in_use::{Attempt, InUse};
 use crate::volume::publish::Staged;
+use crate::volume::{ModelDir, VolumeError};
 
 /// How often retired files are looked at.
 const RETIRED_EVERY: Duration = Duration::from_secs(600);
@@ -29,6 +31,8 @@ const RETIRED_EVERY: Duration = Duration::from_secs(600);
 /// Everything an update needs, fetched and verified.
 pub(super) struct Swap {
     pub(super) name: ModelName,
+    /// What the directory becomes.
+    pub(super) manifest: Arc<Manifest>,
     /// Files that go or make place.
     pub(super) displaced: Vec<(RepoPath, Displace)>,
     /// Files that come.
@@ -46,8 +50,13 @@ impl Swap {
     ) -> Result<Vec<FileRecord>, WorkError> {
         (bench.may_write)()?;
         let _alone = lock_alone(model, &self.name)?;
-        model.set_receipt_aside()?;
-        model.promote_pending()?;
+        close_the_gate(bench, model)?;
+        (bench.may_write)()?;
+        if !model.promote_pending()? {
+            // Somebody who woke up late took the pending one away.
+            (bench.may_write)()?;
+            model.store_manifest(&self.manifest)?;
+        }
         displace(bench, model, &self.displaced)?;
         for staged in self.staged {
             (bench.may_write)()?;
@@ -74,15 +83,13 @@ pub(super) fn lock_alone(model: &ModelDir, name: &ModelName) -> Result<Option<In
 pub(super) fn displace(bench: &Bench, model: &ModelDir, displaced: &[(RepoPath, Displace)]) -> Result<(), WorkError> {
     let quarantine = bench.volume.quarantine()?;
     for (path, how) in displaced {
-        (bench.may_write)()?;
-        match how {
-            Displace::Retire(commit) => {
-                model.retire(path, commit)?;
-            }
-            Displace::Quarantine => {
-                let kept = model.quarantine(path, &quarantine)?;
-                warn!(file = %path, kept = %kept.display(), "a file with wrong bytes is set aside");
-            }
+        let step = || match how {
+            Displace::Retire(commit) => model.retire(path, commit),
+            Displace::Quarantine => model.quarantine(path, &quarantine).map(Some),
+        };
+        let aside = unless_lost(bench, step, |aside: &Aside| model.put_back(path, aside))?;
+        if let (Some(aside), Displace::Quarantine) = (aside, how) {
+            warn!(file = %path, kept = %aside.path().display(), "a file with wrong bytes is set aside");
         }
     }
     if !displaced.is_empty() {
@@ -96,11 +103,12 @@ pub(super) fn remove(bench: &Bench, name: &ModelName, now: bool) -> Result<(), W
     (bench.may_write)()?;
     let Some(model) = bench.volume.model(name)? else { return Ok(()) };
     let alone = lock_alone(&model, name)?;
-    model.set_receipt_aside()?;
-    bench.volume.retire_model(name)?;
+    close_the_gate(bench, &model)?;
+    let volume = &bench.volume;
+    let aside = unless_lost(bench, || volume.retire_model(name), |aside| volume.put_model_back(name, aside))?;
     drop(alone);
-    if now {
-        bench.volume.empty_retired_models(Duration::ZERO)?;
+    if let Some(aside) = aside.filter(|_| now) {
+        volume.empty_retired_model(&aside)?;
     }
     Ok(())
 }
@@ -120,6 +128,30 @@ pub(super) async fn keep_retired_short(jobs: Jobs, age: Duration, stop: Cancella
             warn!(%error, "retired files could not be removed");
         }
     }
+}
+
+/// Sets the receipt aside, before anything changes.
+pub(super) fn close_the_gate(bench: &Bench, model: &ModelDir) -> Result<(), WorkError> {
+    let step = || model.set_receipt_aside().map(|moved| moved.then_some(()));
+    unless_lost(bench, step, |()| model.put_receipt_back()).map(drop)
+}
+
+/// Makes a move that only the owner may make. One who finds out only afterwards that the volume
+/// was taken has moved what is the new owner's, and puts it back.
+fn unless_lost<T>(
+    bench: &Bench,
+    step: impl FnOnce() -> Result<Option<T>, VolumeError>,
+    back: impl FnOnce(&T) -> Result<(), VolumeError>,
+) -> Result<Option<T>, WorkError> {
+    (bench.may_write)()?;
+    let moved = step()?;
+    if let (Some(moved), Err(lost)) = (&moved, (bench.may_write)()) {
+        if let Err(error) = back(moved) {
+            warn!(%error, "what was moved too late could not be put back");
+        }
+        return Err(lost.into());
+    }
+    Ok(moved)
 }
 
 /// Removes what was retired longer ago than `age`. Blocks.

@@ -29,7 +29,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::receipt::{FileRecord, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
 use crate::core::units;
-use crate::fetch::Wanted;
+use crate::fetch::{OwnershipLost, Wanted};
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
 use crate::volume::publish::Staged;
@@ -80,8 +80,21 @@ impl Work {
         self.audit(Phase::Resolved, &format!("commit {}, {} files", manifest.source().commit, manifest.files().len()));
         self.live.measure(&manifest);
         let result = self.bring_about(held, manifest.clone(), &hub).await;
+        let result = match result {
+            // Whatever failed, it failed because the new owner took it from under our hands.
+            Err(error) if !matches!(error, WorkError::Stopped) && self.is_lost().await => {
+                warn!(%error, "a step failed after the volume was taken");
+                Err(OwnershipLost.into())
+            }
+            other => other,
+        };
         self.bench.promises.drop(&self.spec.name);
         result.map(|()| manifest)
+    }
+
+    async fn is_lost(&self) -> bool {
+        let bench = Arc::clone(&self.bench);
+        self.bench.blocking.run(move || (bench.is_lost)()).await
     }
 
     async fn bring_about(&self, held: Held, manifest: Manifest, hub: &HubClient) -> Result<(), WorkError> {
@@ -144,11 +157,12 @@ impl Work {
             self.clear(site, survey.displaced).await?;
         }
         let (same, sealed) = (site.is_same(), Arc::clone(&site.manifest));
-        self.on_model(site, move |_, model| {
+        self.on_model(site, move |bench, model| {
+            (bench.may_write)()?;
             if !same {
                 model.store_manifest(&sealed)?;
             }
-            model.drop_pending()
+            model.drop_pending().map_err(WorkError::from)
         })
         .await?;
         self.live.enter(JobState::Fetching, None);
@@ -165,13 +179,18 @@ impl Work {
     async fn update(&self, site: &Site, survey: Survey, wanted: Vec<Wanted>, hub: &HubClient) -> Result<(), WorkError> {
         self.live.enter(JobState::Updating, Some("fetching"));
         let pending = Arc::clone(&site.manifest);
-        self.on_model(site, move |_, model| model.store_pending_manifest(&pending)).await?;
+        self.on_model(site, move |bench, model| {
+            (bench.may_write)()?;
+            model.store_pending_manifest(&pending).map_err(WorkError::from)
+        })
+        .await?;
         let staged: Arc<Mutex<Vec<Staged>>> = Arc::default();
         self.fetch(site, wanted, hub, self.stager(Arc::clone(&staged))).await?;
         self.live.enter(JobState::Updating, Some("swapping"));
         self.audit(Phase::Verified, &units::count(site.manifest.files().len() as u64, "file"));
         let staged = std::mem::take(&mut *staged.lock().unwrap_or_else(PoisonError::into_inner));
-        let swap = Swap { name: self.spec.name.clone(), displaced: survey.displaced, staged };
+        let (name, manifest) = (self.spec.name.clone(), Arc::clone(&site.manifest));
+        let swap = Swap { name, manifest, displaced: survey.displaced, staged };
         let settling = Settling::new(self.spec.name.clone(), survey.proved);
         let records = self.on_model(site, move |bench, model| swap.run(bench, model, &settling)).await?;
         self.write_receipt(site, records).await
@@ -220,7 +239,7 @@ impl Work {
         self.on_model(site, move |bench, model| {
             (bench.may_write)()?;
             let _alone = update::lock_alone(model, &name)?;
-            model.set_receipt_aside()?;
+            update::close_the_gate(bench, model)?;
             update::displace(bench, model, &displaced)
         })
         .await
@@ -230,7 +249,6 @@ impl Work {
     async fn write_receipt(&self, site: &Site, records: Vec<FileRecord>) -> Result<(), WorkError> {
         let (manifest, name) = (Arc::clone(&site.manifest), self.spec.name.clone());
         self.on_model(site, move |bench, model| {
-            (bench.may_write)()?;
             let moved = records.iter().find(|record| match model.observe(&record.path) {
                 // One that could not be waited out is hashed again by whoever checks next.
                 Observed::Present(found) => found != record.identity && found.distrusted() != record.identity,
@@ -241,6 +259,8 @@ impl Work {
             }
             let (program, host) = bench.witness.clone();
             let receipt = Receipt::seal(&manifest, records, Witness { at: clock::now(), program, host })?;
+            // After the looks, which take their time where there are many files.
+            (bench.may_write)()?;
             model.store_receipt(&receipt)?;
             bench.audit(&name, Phase::Receipted, &format!("commit {}", manifest.source().commit));
             info!(model = %name, "complete: every file verified");

@@ -189,7 +189,11 @@ impl Shared {
             Place::Empty => {}
         }
         let shared = Arc::clone(self);
-        let file = Arc::new(self.context.blocking.run(move || shared.create(id)).await?);
+        let created = self.context.blocking.run(move || {
+            (shared.context.may_write)().map_err(AttemptError::Ownership)?;
+            Ok::<_, AttemptError>(shared.create(id)?)
+        });
+        let file = Arc::new(created.await?);
         *place = Place::Open(Arc::clone(&file));
         Ok(file)
     }

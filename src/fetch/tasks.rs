@@ -106,7 +106,7 @@ fn finish(shared: &Shared, id: FileId, file: Option<FileFetch>) -> Result<(), Fi
         Judged::Wrong { mismatch, sealed } => {
             let path = &shared.entry(id).path;
             match sealed.quarantine(&shared.context.quarantine) {
-                Ok(kept) => warn!(file = %path, kept = %kept.display(), %mismatch, "wrong bytes were set aside"),
+                Ok(kept) => warn!(file = %path, kept = %kept.path().display(), %mismatch, "wrong bytes were set aside"),
                 Err(error) => warn!(file = %path, error = in_words(&error), "wrong bytes could not be set aside"),
             }
             Err(FinishError::Mismatch(mismatch))

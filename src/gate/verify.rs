@@ -179,7 +179,7 @@ impl Work<'_> {
         for reason in decision.reasons() {
             let Some(path) = reason.file.as_ref().filter(|_| is_wrong(&reason.why)) else { continue };
             match quarantine(self.dir).and_then(|place| self.dir.quarantine(path, &place)) {
-                Ok(place) => moved.push((path.clone(), place)),
+                Ok(aside) => moved.push((path.clone(), aside.path())),
                 Err(error) => {
                     (self.listener.notice)(Notice::NotQuarantined { file: path.clone(), why: in_words(&error) });
                 }

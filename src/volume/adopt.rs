@@ -118,19 +118,35 @@ impl Leftover {
 }
 
 /// Fences every partial of other writers than `ours` and lists them. Claims without a partial,
-/// and claims half written, are removed.
-pub fn fence(model: &ModelDir, ours: WriterId) -> Result<Vec<Leftover>> {
+/// and small files half written, are removed: a manifest or receipt that an earlier writer is
+/// about to name will find nothing to name.
+///
+/// `still_ours` is asked before each step, and after: what was fenced by one who had lost the volume
+/// is the new owner's and gets its name back. The caller asks once more before it uses anything.
+pub fn fence(model: &ModelDir, ours: WriterId, still_ours: &dyn Fn() -> bool) -> Result<Vec<Leftover>> {
     let dir = model.partials()?;
     let Found { partials, orphans } = find(&dir)?;
     let mut fenced = Vec::new();
     for mut leftover in partials.into_iter().filter(|leftover| leftover.writer() != ours) {
+        if !still_ours() {
+            return Ok(fenced);
+        }
+        let was_fenced = leftover.fenced;
         match leftover.fence(&dir) {
             // Its writer was faster: it is published or gone, and the final name will tell.
             Err(error) if error.is_missing() => {}
             Err(error) => return Err(error),
+            Ok(()) if !was_fenced && !still_ours() => {
+                dir.rename_new(&leftover.name.fenced(), &dir, &leftover.name.partial())?;
+                return Ok(fenced);
+            }
             Ok(()) => fenced.push(leftover),
         }
     }
+    if !still_ours() {
+        return Ok(fenced);
+    }
+    small_file::sweep_all(&model.make_own()?)?;
     small_file::sweep_all(&dir)?;
     for orphan in orphans.iter().filter(|orphan| orphan.writer != ours) {
         dir.remove(&orphan.claims())?;
@@ -406,7 +422,7 @@ mod tests {
         let late = Partial::create(&model, &entry, THEIRS).unwrap();
         late.write_at(0, &data[..500]).unwrap();
         late.checkpoint(&set(&[(0, 500)])).unwrap();
-        let leftover = fence(&model, OURS).unwrap().remove(0);
+        let leftover = fence(&model, OURS, &|| true).unwrap().remove(0);
         let resumed = Partial::take_over(&model, &entry, OURS, leftover.clone(), TakeOver::Copy, &|| true).unwrap();
         assert_eq!(resumed.durable, set(&[(0, 500)]));
         late.write_at(0, &[0; 1000]).unwrap();
@@ -439,8 +455,8 @@ mod tests {
         let (a, b) = (lfs_entry("a", &data), lfs_entry("b", &data));
         left(&model, &a, &data[..50], &[(0, 20)]);
         let _ours = Partial::create(&model, &b, OURS).unwrap();
-        let first = fence(&model, OURS).unwrap();
-        let second = fence(&model, OURS).unwrap();
+        let first = fence(&model, OURS, &|| true).unwrap();
+        let second = fence(&model, OURS, &|| true).unwrap();
         assert_eq!(first, second);
         assert_eq!(first.iter().map(Leftover::writer).collect::<Vec<_>>(), [THEIRS]);
         assert!(first[0].path() == &PathHash::of(&a.path) && first[0].has_claims());
@@ -450,13 +466,57 @@ mod tests {
     }
 
     #[test]
+    fn who_lost_the_volume_fences_nothing_of_the_new_owner() {
+        let (_place, model) = model();
+        let data = bytes(100);
+        let _theirs = Partial::create(&model, &lfs_entry("a", &data), THEIRS).unwrap();
+        let (before, asked) = (only(&model), std::cell::Cell::new(0));
+        let lost_after = |times: usize| {
+            asked.set(0);
+            move |asked: &std::cell::Cell<usize>| asked.replace(asked.get() + 1) < times
+        };
+        for times in 0..2 {
+            let still_ours = lost_after(times);
+            assert!(fence(&model, OURS, &|| still_ours(&asked)).unwrap().is_empty());
+            assert_eq!(only(&model), before, "lost after {times} looks");
+        }
+    }
+
+    #[test]
+    fn a_writer_whose_partial_was_taken_over_leaves_no_claims_behind() {
+        let (_place, model) = model();
+        let data = bytes(100);
+        let entry = lfs_entry("a", &data);
+        let late = Partial::create(&model, &entry, THEIRS).unwrap();
+        late.write_at(0, &data).unwrap();
+        let leftover = fence(&model, OURS, &|| true).unwrap().remove(0);
+        late.checkpoint(&set(&[(0, 50)])).unwrap();
+        assert!(only(&model).has_claims(), "as long as the partial is there, its claims are worth something");
+        leftover.discard(&model).unwrap();
+        let late = Partial::create(&model, &entry, THEIRS).unwrap();
+        late.write_at(0, &data).unwrap();
+        fence(&model, OURS, &|| true).unwrap().remove(0).discard(&model).unwrap();
+        assert!(late.checkpoint(&set(&[(0, 100)])).unwrap_err().is_missing());
+        assert!(names(&model.path().join(".muster/partial")).is_empty());
+    }
+
+    #[test]
+    fn a_receipt_that_an_earlier_writer_is_about_to_name_is_gone() {
+        let (_place, model) = model();
+        let half = model.path().join(".muster/.receipt.json.00000000000000ff.tmp");
+        std::fs::write(&half, b"{").unwrap();
+        fence(&model, OURS, &|| true).unwrap();
+        assert!(!half.exists());
+    }
+
+    #[test]
     fn claims_without_a_partial_go_when_their_writer_is_fenced() {
         let (_place, model) = model();
         let folder = model.path().join(".muster/partial");
         let of = |writer| PartialName::of(&lfs_entry("a", b"").path, writer).claims();
         std::fs::write(folder.join(of(THEIRS)), b"").unwrap();
         std::fs::write(folder.join(of(OURS)), b"").unwrap();
-        assert!(fence(&model, OURS).unwrap().is_empty());
+        assert!(fence(&model, OURS, &|| true).unwrap().is_empty());
         assert_eq!(names(&folder), [of(OURS)]);
     }
 

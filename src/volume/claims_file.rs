@@ -50,7 +50,7 @@ impl ClaimsFile {
         let file = Arc::new(place.dir.create_file(&name)?);
         let mut this = Self { file, named: false, durable: RangeSet::new(), len: 0 };
         this.append(place, &claims::header(&place.entry))?;
-        Ok(this)
+        this.beside(place)
     }
 
     /// Makes the claims file of a partial, with these ranges in it. An earlier one stands until
@@ -71,11 +71,30 @@ impl ClaimsFile {
         Ok(this)
     }
 
+    /// As [`Self::create`], for a partial that has its name already.
+    ///
+    /// # Errors
+    /// Also when the partial is gone.
+    pub(super) fn create_beside(place: &Place, durable: &RangeSet) -> Result<Self> {
+        Self::create(place, durable)?.beside(place)
+    }
+
+    /// Takes a new claims file away again when its partial is gone: its writer lost the volume while
+    /// it worked, and claims of nothing would stay behind.
+    fn beside(self, place: &Place) -> Result<Self> {
+        let Place { dir, name, .. } = place;
+        if dir.look(&name.partial())?.is_none() && dir.look(&name.fenced())?.is_none() {
+            dir.remove(&name.claims())?;
+            return Err(VolumeError::new(Step::Look, place.shown(), rustix::io::Errno::NOENT));
+        }
+        Ok(self)
+    }
+
     /// Adds ranges that were synced before. They are claimed once the result was synced.
     pub(super) fn claim(&mut self, place: &Place, ranges: &RangeSet) -> Result<Unsynced> {
         self.durable.extend(ranges);
         if self.len > REWRITE_AT {
-            *self = Self::create(place, &self.durable)?;
+            *self = Self::create_beside(place, &self.durable)?;
         } else {
             let bytes: Vec<u8> = ranges.iter().flat_map(|range| claims::record(&place.entry, &range)).collect();
             self.append(place, &bytes)?;

@@ -50,18 +50,17 @@ impl InUse {
 impl ModelDir {
     /// Takes the lock together with other gates. Does not wait and writes nothing.
     pub fn lock_shared(&self) -> Attempt {
-        let file = self.own().ok().flatten().and_then(|own| own.open_file(NAME).ok());
-        file.map_or(Attempt::Unavailable, |file| lock(file, FlockOperation::NonBlockingLockShared))
+        let Some(own) = self.own().ok().flatten() else { return Attempt::Unavailable };
+        let file = own.open_file(NAME);
+        file.map_or(Attempt::Unavailable, |file| lock(&own, file, FlockOperation::NonBlockingLockShared))
     }
 
     /// Takes the lock alone. Does not wait.
     pub fn lock_exclusive(&self) -> Attempt {
         // NFS wants a descriptor that may write for this one.
-        let file = self.make_own().and_then(|own| {
-            make(&own)?;
-            own.open_for_writing(NAME).or_else(|_| own.open_file(NAME))
-        });
-        file.map_or(Attempt::Unavailable, |file| lock(file, FlockOperation::NonBlockingLockExclusive))
+        let Ok(own) = self.make_own() else { return Attempt::Unavailable };
+        let file = make(&own).and_then(|()| own.open_for_writing(NAME).or_else(|_| own.open_file(NAME)));
+        file.map_or(Attempt::Unavailable, |file| lock(&own, file, FlockOperation::NonBlockingLockExclusive))
     }
 }
 
@@ -75,12 +74,20 @@ pub(super) fn make(own: &Dir) -> Result<()> {
     }
 }
 
-fn lock(file: File, operation: FlockOperation) -> Attempt {
+fn lock(own: &Dir, file: File, operation: FlockOperation) -> Attempt {
     match rustix::fs::flock(&file, operation) {
+        Ok(()) if is_granted_to_everybody(own) => Attempt::Unknown,
         Ok(()) => Attempt::Taken(InUse { file }),
         Err(Errno::WOULDBLOCK) => Attempt::Held,
         Err(_) => Attempt::Unknown,
     }
+}
+
+/// Whether a second descriptor gets the lock alone although the first one has it: some network file
+/// systems say yes to everybody. One that answers for its own host alone is not found out by this.
+fn is_granted_to_everybody(own: &Dir) -> bool {
+    let second = own.open_for_writing(NAME).or_else(|_| own.open_file(NAME));
+    second.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "home of the file system calls")]
 
 pub mod adopt;
+pub mod aside;
 mod claims_file;
 mod copy;
 pub mod dir;

@@ -147,6 +147,13 @@ impl ModelDir {
         self.move_own(RECEIPT, PREVIOUS)
     }
 
+    /// Undoes [`Self::set_receipt_aside`], unless there is a receipt again.
+    pub fn put_receipt_back(&self) -> Result<()> {
+        let own = self.make_own()?;
+        own.rename_new(PREVIOUS, &own, RECEIPT)?;
+        own.sync()
+    }
+
     /// The receipt that was set aside, as it was stored: its proofs hold for files that did not
     /// change.
     pub fn previous_receipt_bytes(&self) -> Result<Option<Vec<u8>>> {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::aside::Aside;
 use super::claims_file::ClaimsFile;
 use super::dir::Dir;
 use super::error::{Result, Step, VolumeError};
@@ -63,7 +64,7 @@ impl Sealed {
     }
 
     /// Sets bad bytes aside; the partial is gone afterwards. Returns where they are.
-    pub fn quarantine(self, quarantine: &Quarantine) -> Result<PathBuf> {
+    pub fn quarantine(self, quarantine: &Quarantine) -> Result<Aside> {
         let kept = quarantine.take(&self.place.dir, &self.place.name.partial(), self.place.entry.path.file_name())?;
         self.place.discard()?;
         Ok(kept)
@@ -154,7 +155,7 @@ impl Verified {
     /// Keeps it beside the model's files until an update swaps it in. All of it is claimed, so a
     /// restart finds it whole.
     pub fn stage(self) -> Result<Staged> {
-        ClaimsFile::create(&self.place, &RangeSet::from(0..self.place.entry.size))?;
+        ClaimsFile::create_beside(&self.place, &RangeSet::from(0..self.place.entry.size))?;
         Ok(Staged(self))
     }
 
@@ -298,7 +299,7 @@ mod tests {
         let (_place, model) = model();
         let entry = lfs_entry("a", b"x");
         let late = verified(&model, &entry, b"x");
-        super::super::adopt::fence(&model, super::super::testing::THEIRS).unwrap();
+        super::super::adopt::fence(&model, super::super::testing::THEIRS, &|| true).unwrap();
         let failed = late.publish(&model);
         assert!(matches!(failed, Err(PublishError::Volume(error)) if error.is_missing()));
         assert_eq!(model.observe(&entry.path), Observed::Missing);
@@ -372,7 +373,7 @@ mod tests {
         let volume = super::super::Volume::create(place.path()).unwrap();
         let entry = lfs_entry("a", b"right");
         let kept = sealed(&model, &entry, b"wrong").quarantine(&volume.quarantine().unwrap()).unwrap();
-        assert_eq!(std::fs::read(kept).unwrap(), b"wrong");
+        assert_eq!(std::fs::read(kept.path()).unwrap(), b"wrong");
         assert!(names(&model.path().join(".muster/partial")).is_empty());
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! Bounded in files and bytes: the oldest make room. Nothing in here is ever used again.
 
-use std::path::PathBuf;
-
+use super::aside::Aside;
 use super::dir::{Dir, size_of};
 use super::error::{Result, VolumeError};
 use super::model_dir::ModelDir;
@@ -15,6 +14,8 @@ const FILES_MAX: usize = 64;
 const BYTES_MAX: u64 = 64 << 30;
 /// Bytes of the file's own name in a name here.
 const NAME_MAX: usize = 150;
+/// Highest number of a kept file that is believed.
+const NUMBER_MAX: u64 = u64::MAX >> 1;
 /// Names that are tried when another writer takes the same number.
 const TRIES: u64 = 16;
 
@@ -43,7 +44,7 @@ impl Quarantine {
     }
 
     /// Moves an entry of `from` here and returns where it is now.
-    pub(super) fn take(&self, from: &Dir, name: &str, file_name: &str) -> Result<PathBuf> {
+    pub(super) fn take(&self, from: &Dir, name: &str, file_name: &str) -> Result<Aside> {
         let kept = self.kept()?;
         let next = kept.iter().map(|kept| kept.number + 1).max().unwrap_or(1);
         let end = (0..=NAME_MAX).rev().find(|end| file_name.is_char_boundary(*end)).unwrap_or(0);
@@ -56,7 +57,7 @@ impl Quarantine {
                 Ok(()) => {
                     self.dir.sync()?;
                     self.make_room(number)?;
-                    return Ok(self.dir.shown(&new));
+                    return Ok(Aside { dir: self.dir.clone(), name: new });
                 }
             }
         }
@@ -81,6 +82,10 @@ impl Quarantine {
         let mut kept = Vec::new();
         for entry in self.dir.list()? {
             let Some(number) = entry.name.split_once('-').and_then(|(number, _)| number.parse().ok()) else { continue };
+            // Somebody else's: none of ours comes near it, and the next one would have no number.
+            if number > NUMBER_MAX {
+                continue;
+            }
             if let Some(stat) = self.dir.look(&entry.name)? {
                 kept.push(Kept { number, name: entry.name, size: size_of(&stat) });
             }
@@ -92,7 +97,7 @@ impl Quarantine {
 impl ModelDir {
     /// Moves a published file with bad bytes away from its final name, and returns where it is
     /// now. A model directory on another file system than the volume keeps it itself.
-    pub fn quarantine(&self, path: &RepoPath, quarantine: &Quarantine) -> Result<PathBuf> {
+    pub fn quarantine(&self, path: &RepoPath, quarantine: &Quarantine) -> Result<Aside> {
         let kept = match quarantine.take(self.root(), path.as_str(), path.file_name()) {
             Err(error) if error.errno() == Some(rustix::io::Errno::XDEV) => {
                 let own = Quarantine::at(self.make_own()?.make_folder("quarantine")?);
@@ -126,12 +131,23 @@ mod tests {
         for i in 0..FILES_MAX + 3 {
             std::fs::write(model.path().join("bad"), i.to_string()).unwrap();
             let kept = model.quarantine(&RepoPath::parse("bad").unwrap(), &quarantine).unwrap();
-            assert_eq!(std::fs::read_to_string(kept).unwrap(), i.to_string());
+            assert_eq!(std::fs::read_to_string(kept.path()).unwrap(), i.to_string());
         }
         let left = names(quarantine.dir.path());
         assert_eq!(left.len(), FILES_MAX);
         assert_eq!(left[0], "0000000004-bad");
         assert!(quarantine.used_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_planted_number_takes_no_number_away() {
+        let (place, model) = model();
+        let volume = super::super::Volume::create(place.path()).unwrap();
+        let quarantine = volume.quarantine().unwrap();
+        std::fs::write(quarantine.dir.shown(&format!("{}-x", u64::MAX)), b"").unwrap();
+        std::fs::write(model.path().join("bad"), b"bad").unwrap();
+        let kept = model.quarantine(&RepoPath::parse("bad").unwrap(), &quarantine).unwrap();
+        assert!(kept.path().ends_with("0000000001-bad"));
     }
 
     #[test]
@@ -141,7 +157,7 @@ mod tests {
         let entry = lfs_entry(&format!("sub/{}", "ü".repeat(127)), b"x");
         verified(&model, &entry, b"x").publish(&model).unwrap();
         let kept = model.quarantine(&entry.path, &volume.quarantine().unwrap()).unwrap();
-        assert!(kept.file_name().unwrap().len() < 180);
+        assert!(kept.path().file_name().unwrap().len() < 180);
         verified(&model, &entry, b"x").publish(&model).unwrap();
     }
 }

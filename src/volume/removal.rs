@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::aside::Aside;
 use super::dir::Dir;
 use super::error::{Result, VolumeError};
 use super::identity;
@@ -14,32 +15,50 @@ use crate::core::model_name::ModelName;
 const RETIRED: &str = "retired";
 
 impl Volume {
-    /// Moves a model's directory to the volume's own area; `false` when it is not there.
-    pub fn retire_model(&self, name: &ModelName) -> Result<bool> {
+    /// Moves a model's directory to the volume's own area and returns where it is now; `None` when
+    /// it is not there.
+    pub fn retire_model(&self, name: &ModelName) -> Result<Option<Aside>> {
         let retired = self.area()?.make_folder(RETIRED)?;
         let (parent, own) = match name.as_str().rsplit_once('/') {
             Some((parent, own)) => match self.root().folder(parent) {
-                Err(error) if error.is_missing() => return Ok(false),
+                Err(error) if error.is_missing() => return Ok(None),
                 other => (other?, own),
             },
             None => (self.root().clone(), name.as_str()),
         };
         let flat = name.as_str().replace('/', "--");
         for number in 0..u16::MAX {
-            return match parent.rename_new(own, &retired, &format!("{flat}.{number}")) {
+            let aside = Aside { dir: retired.clone(), name: format!("{flat}.{number}") };
+            return match parent.rename_new(own, &retired, &aside.name) {
                 Err(VolumeError::Occupied { .. }) => continue,
-                Err(error) if error.is_missing() => Ok(false),
+                Err(error) if error.is_missing() => Ok(None),
                 Err(error) => Err(error),
                 Ok(()) => {
                     retired.sync()?;
                     parent.sync()?;
                     // Empty folders of an organisation are nobody's; one that is not stays.
                     let _kept = name.as_str().split_once('/').map(|(top, _)| self.root().remove_folder(top));
-                    Ok(true)
+                    Ok(Some(aside))
                 }
             };
         }
-        Ok(false)
+        Err(VolumeError::Occupied { path: retired.shown(&flat) })
+    }
+
+    /// Gives a model's directory its name again.
+    ///
+    /// # Errors
+    /// [`VolumeError::Occupied`] when something has the name.
+    pub fn put_model_back(&self, name: &ModelName, aside: &Aside) -> Result<()> {
+        match name.as_str().rsplit_once('/') {
+            Some((parent, own)) => aside.put_back(&self.root().make_folder(parent)?, own),
+            None => aside.put_back(self.root(), name.as_str()),
+        }
+    }
+
+    /// Removes one directory that was moved aside.
+    pub fn empty_retired_model(&self, aside: &Aside) -> Result<()> {
+        remove_tree(&aside.dir, &aside.name)
     }
 
     /// Removes directories that were moved aside longer ago than `age`.
@@ -97,10 +116,13 @@ mod tests {
             std::os::unix::fs::symlink(&outside, model.path().join("link")).unwrap();
             std::fs::create_dir_all(model.path().join("a/b")).unwrap();
             std::fs::write(model.path().join("a/b/file"), b"x").unwrap();
-            assert!(volume.retire_model(&name).unwrap());
+            let aside = volume.retire_model(&name).unwrap().unwrap();
+            volume.put_model_back(&name, &aside).unwrap();
+            assert!(volume.model(&name).unwrap().is_some());
+            assert!(volume.retire_model(&name).unwrap().is_some());
             assert!(volume.model(&name).unwrap().is_none());
         }
-        assert!(!volume.retire_model(&name).unwrap());
+        assert!(volume.retire_model(&name).unwrap().is_none());
         let retired = volume.path().join(".muster/retired");
         volume.empty_retired_models(Duration::from_secs(3600)).unwrap();
         assert_eq!(names(&retired), ["org--m.0", "org--m.1"]);

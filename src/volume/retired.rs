@@ -5,31 +5,46 @@
 
 use std::time::Duration;
 
+use super::aside::Aside;
 use super::dir::{Dir, size_of};
-use super::error::Result;
+use super::error::{Result, VolumeError};
 use super::identity;
 use super::model_dir::ModelDir;
 use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
 
 const RETIRED: &str = "retired";
+/// Times that a file of one commit may be retired before the first of them is old enough to go.
+const TIMES_MAX: usize = 10_000;
 
 impl ModelDir {
-    /// Moves a file of `commit` aside; `false` when it is not there. Both folders are durable
+    /// Moves a file of `commit` aside and returns where it is now; `None` when it is not there.
+    /// What is retired already stays: somebody may read it still. Both folders are durable
     /// afterwards.
-    pub fn retire(&self, path: &RepoPath, commit: &CommitId) -> Result<bool> {
+    pub fn retire(&self, path: &RepoPath, commit: &CommitId) -> Result<Option<Aside>> {
         if self.root().look(path.as_str())?.is_none() {
-            return Ok(false);
+            return Ok(None);
         }
-        let place = self.make_own()?.make_folder(RETIRED)?.make_folder(&commit.to_string())?;
-        let parent = match path.ancestors().last() {
-            Some(parent) => place.make_folder(parent)?,
-            None => place,
-        };
-        self.root().rename(path.as_str(), &parent, path.file_name())?;
-        parent.sync()?;
-        self.sync_parent(path)?;
-        Ok(true)
+        let retired = self.make_own()?.make_folder(RETIRED)?;
+        for number in 0..TIMES_MAX {
+            let place = match number {
+                0 => commit.to_string(),
+                _ => format!("{commit}.{number}"),
+            };
+            let place = match path.ancestors().last() {
+                Some(parent) => format!("{place}/{parent}"),
+                None => place,
+            };
+            let dir = retired.make_folder(&place)?;
+            match self.root().rename_new(path.as_str(), &dir, path.file_name()) {
+                Err(VolumeError::Occupied { .. }) => continue,
+                other => other?,
+            }
+            dir.sync()?;
+            self.sync_parent(path)?;
+            return Ok(Some(Aside { dir, name: path.file_name().to_owned() }));
+        }
+        Err(VolumeError::Occupied { path: retired.shown(&commit.to_string()).join(path.as_str()) })
     }
 
     /// Removes what was retired longer ago than `age` and returns the bytes it had.
@@ -92,8 +107,8 @@ mod tests {
         let (a, b) = (lfs_entry("sub/a", b"four"), lfs_entry("b", b"one"));
         for (entry, data) in [(&a, &b"four"[..]), (&b, b"one")] {
             verified(&model, entry, data).publish(&model).unwrap();
-            assert!(model.retire(&entry.path, &commit).unwrap());
-            assert!(!model.retire(&entry.path, &commit).unwrap());
+            assert!(model.retire(&entry.path, &commit).unwrap().is_some());
+            assert!(model.retire(&entry.path, &commit).unwrap().is_none());
         }
         let place = model.path().join(".muster/retired").join(commit.to_string());
         assert_eq!(std::fs::read(place.join("sub/a")).unwrap(), b"four");
@@ -103,6 +118,27 @@ mod tests {
         assert!(names(&model.path().join(".muster/retired")).is_empty());
         model.remove_empty_folders().unwrap();
         assert_eq!(names(model.path()), [".muster"]);
+    }
+
+    #[test]
+    fn what_is_retired_twice_is_kept_twice_and_can_go_back() {
+        let (_place, model) = model();
+        let commit = CommitId::from_bytes([7; 20]);
+        let entry = lfs_entry("sub/a", b"x");
+        for number in ["", ".1"] {
+            verified(&model, &entry, b"x").publish(&model).unwrap();
+            let aside = model.retire(&entry.path, &commit).unwrap().unwrap();
+            assert!(aside.path().ends_with(format!("retired/{commit}{number}/sub/a")));
+            assert!(aside.path().exists());
+            model.put_back(&entry.path, &aside).unwrap();
+            assert!(model.put_back(&entry.path, &aside).unwrap_err().is_missing());
+            model.retire(&entry.path, &commit).unwrap().unwrap();
+        }
+        verified(&model, &entry, b"x").publish(&model).unwrap();
+        let aside = model.retire(&entry.path, &commit).unwrap().unwrap();
+        verified(&model, &entry, b"x").publish(&model).unwrap();
+        assert!(matches!(model.put_back(&entry.path, &aside), Err(VolumeError::Occupied { .. })));
+        assert!(aside.path().exists(), "nothing is replaced");
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub use standing::Standing;
 
 /// How many records of the past are kept, for those who find partials of that time.
 const RECORDS_KEPT: usize = 32;
+/// A heartbeat that is further ahead than this comes from another clock.
+const CLOCKS_AGREE_S: i64 = -5;
 /// How often a race for an epoch is run again. Each lost one means that somebody else won.
 const ATTEMPTS: usize = 8;
 
@@ -49,7 +51,7 @@ pub enum OwnerError {
     /// Others took it, again and again.
     #[error("others keep taking the volume")]
     Contended,
-    /// A record has the highest number there is; no muster wrote it.
+    /// A record has the highest number there is: somebody forged one.
     #[error("the volume has an owner record with the number {}", u64::MAX)]
     Exhausted,
     /// The volume does not answer.
@@ -76,7 +78,11 @@ impl std::fmt::Display for Holder {
         match &self.record {
             Some(record) => {
                 write!(f, "the volume is held by process {} on {}", record.pid, record.host)?;
-                self.age.map_or(Ok(()), |age| write!(f, ", heartbeat {} s ago", age.as_secs()))
+                match self.age.map(|age| age.as_secs()) {
+                    None => Ok(()),
+                    Some(age) if age < CLOCKS_AGREE_S => write!(f, ", heartbeat {} s ahead of the clock here", -age),
+                    Some(age) => write!(f, ", heartbeat {} s ago", age.max(0)),
+                }
             }
             None => write!(f, "the volume is held by an unreadable owner record, number {}", self.seen.epoch()),
         }
