@@ -16,12 +16,12 @@ use crate::core::receipt::Proved;
 use crate::core::repo::{Repo, RepoId, RepoKind, Revision};
 use crate::core::selection::Selection;
 
-const PROGRAM: &str = "muster 0.1.0";
+pub(super) const PROGRAM: &str = "muster 0.1.0";
 const GOLDEN: &str = include_str!("../../migrations/0001_initial.golden.json");
 
 /// A child of a neighbouring test holds copies of our descriptors, and so of our lock, between
 /// its fork and its exec: that passes.
-fn open(dir: &Path) -> Opened {
+pub(super) fn open(dir: &Path) -> Opened {
     let try_open = || Store::open(dir, PROGRAM, Timestamp::UNIX_EPOCH);
     let mut opened = try_open();
     for _ in 0..200 {
@@ -34,11 +34,11 @@ fn open(dir: &Path) -> Opened {
     opened.unwrap()
 }
 
-fn name(text: &str) -> ModelName {
+pub(super) fn name(text: &str) -> ModelName {
     ModelName::parse(text).unwrap()
 }
 
-fn job(text: &str) -> Job {
+pub(super) fn job(text: &str) -> Job {
     Job::queued(JobSpec {
         name: name(text),
         repo: Repo { kind: RepoKind::Model, id: RepoId::parse("org/name").unwrap() },
@@ -51,7 +51,7 @@ fn job(text: &str) -> Job {
     })
 }
 
-fn file(path: &str) -> FileRecord {
+pub(super) fn file(path: &str) -> FileRecord {
     let sha256 = Sha256::from_bytes([7; 32]);
     FileRecord {
         path: RepoPath::parse(path).unwrap(),
@@ -63,7 +63,7 @@ fn file(path: &str) -> FileRecord {
     }
 }
 
-fn entry(detail: &(impl ToString + ?Sized)) -> AuditEntry {
+pub(super) fn entry(detail: &(impl ToString + ?Sized)) -> AuditEntry {
     AuditEntry { at: Timestamp::UNIX_EPOCH, phase: Phase::Published, detail: detail.to_string() }
 }
 
@@ -72,7 +72,7 @@ fn origin() -> Origin {
 }
 
 /// One record of every kind.
-fn fill(store: &Store) {
+pub(super) fn fill(store: &Store) {
     let model = name("org/name");
     store.put_job(&job("org/name")).unwrap();
     store.put_file(&model, &file("config.json")).unwrap();
@@ -84,7 +84,7 @@ fn fill(store: &Store) {
     store.flush().unwrap();
 }
 
-fn size_on_disk(dir: &Path) -> u64 {
+pub(super) fn size_on_disk(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     entries
         .map(|entry| if entry.path().is_dir() { size_on_disk(&entry.path()) } else { entry.metadata().unwrap().len() })
@@ -286,17 +286,15 @@ fn garble(path: &Path, at: u64) {
     File::options().write(true).open(path).unwrap().write_all_at(&[0xa5; 64], at).unwrap();
 }
 
-fn files_below(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn files_below(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-#[test]
-fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
-    let root = tempfile::tempdir().unwrap();
-    let pristine = root.path().join("pristine");
-    let store = open(&pristine).store;
-    // Enough for several segments of the log, and one record so large that it is a file of its own.
+/// A store with several segments of log, one record so large that it is a file of its own, and one record of every
+/// kind; closed, opened and closed again.
+pub(super) fn make_pristine(dir: &Path) {
+    let store = open(dir).store;
     for index in 0..2000 {
         store.put_file(&name("org/name"), &file(&format!("{index:04}"))).unwrap();
     }
@@ -309,7 +307,14 @@ fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
     store.put_job(&large).unwrap();
     fill(&store);
     drop(store);
-    drop(open(&pristine));
+    drop(open(dir));
+}
+
+#[test]
+fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
+    let root = tempfile::tempdir().unwrap();
+    let pristine = root.path().join("pristine");
+    make_pristine(&pristine);
     let names: Vec<_> =
         files_below(&pristine).iter().map(|path| path.strip_prefix(&pristine).unwrap().to_owned()).collect();
     assert!(names.iter().any(|name| name.starts_with("blobs")) && names.len() >= 5, "{names:?}");
