@@ -48,6 +48,7 @@ mod resolve;
 mod script;
 mod server;
 mod socket;
+mod watch;
 mod wire;
 
 use std::time::{Duration, Instant};
@@ -63,6 +64,7 @@ pub use record::{Origin, Recorded};
 pub use repo::{FileSpec, RepoKind, RepoSpec};
 pub use script::Match;
 pub use socket::{Api, Events, Owner, answer, submission};
+pub use watch::{Flag, Looks, Watch, assert_gate_is_right, is_whole, number, seed};
 
 /// Says that this test could not run here and why; the caller returns. `tests/run` counts the line as
 /// skipped, so it goes past the capture of output, which hides what a passed test prints.
