@@ -36,6 +36,7 @@ mod access;
 mod api;
 mod behaviour;
 mod cdn;
+mod chaos;
 mod content;
 mod directory;
 mod http;
@@ -54,6 +55,7 @@ mod wire;
 use std::time::{Duration, Instant};
 
 pub use behaviour::{Behaviour, Reply};
+pub use chaos::{Odds, Played};
 pub use content::{Content, git_blob_sha1, sha256_hex};
 pub use directory::{
     assert_complete, assert_valid, flip_byte, listing, own_elsewhere, partial_of, partials, receipt, trace,
