@@ -37,7 +37,7 @@ fn small_shards() -> Profile {
 /// Few large files with several connections in each, so that their bytes lie in several ranges.
 fn large_files() -> Profile {
     let repo = RepoSpec::kimi(8, 48 * MIB, 4).named("org/model");
-    Profile { repo, pace: 12_000_000, connections: "16", life: 20..2500, again_max: 8 * MIB }
+    Profile { repo, pace: 12_000_000, connections: "16", life: 20..2500, again_max: 2 * MIB }
 }
 
 #[derive(Default)]

@@ -112,7 +112,8 @@ impl Soak<'_> {
             "" => assert_eq!(owner.api.submit(self.hub, MODEL, MODEL, None).0, 202),
             "failed" => {
                 self.story.resumed += 1;
-                assert_eq!(owner.api.post("/v1/models/org%2Fmodel/resume", "").0, 200);
+                println!("failed: {}", owner.api.model(MODEL)["error"]["message"]);
+                assert_eq!(owner.api.post("/v1/models/org%2Fmodel/resume", "").0, 202);
             }
             "ready" => {
                 self.story.pulls += 1;
@@ -263,7 +264,10 @@ fn pull_and_remove(hub: &Hub, world: &Muster, owner: &Owner, name: &str) {
     loop {
         match owner.api.state(name).as_str() {
             "ready" => break,
-            "failed" => assert_eq!(owner.api.post(&format!("{url}/resume"), "").0, 200),
+            "failed" => {
+                println!("failed: {}", owner.api.model(name)["error"]["message"]);
+                assert_eq!(owner.api.post(&format!("{url}/resume"), "").0, 202);
+            }
             _ => {}
         }
         assert!(Instant::now() < until, "{}", owner.api.model(name));
