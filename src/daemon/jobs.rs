@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::bench::Bench;
 use super::entry::{Entry, Wish};
@@ -128,8 +127,9 @@ impl Jobs {
 
     /// A model's audit trail, oldest first.
     pub fn history(&self, name: &ModelName) -> Vec<AuditEntry> {
-        self.0.bench.store.history(name).unwrap_or_else(|error| {
-            warn!(%error, "the history cannot be read");
+        let history = self.0.bench.store.history(name);
+        history.unwrap_or_else(|error| {
+            self.0.bench.remembers(Err(error), "the history cannot be read");
             Vec::new()
         })
     }
@@ -160,11 +160,11 @@ impl Jobs {
             return;
         }
         entries.remove(name);
-        let forgotten = self.0.bench.store.remove_job(name).and_then(|()| self.0.bench.store.forget_model(name));
-        if let Err(error) = forgotten {
-            warn!(%error, "the store keeps traces of a removed model");
-        }
-        self.0.bench.audit(name, Phase::Removed, "");
+        let bench = &self.0.bench;
+        let forgotten = bench.store.remove_job(name).and_then(|()| bench.store.forget_model(name));
+        bench.remembers(forgotten, "the store keeps traces of a removed model");
+        bench.audit(name, Phase::Removed, "");
+        bench.remembers(bench.store.forget_old_histories(), "histories of removed models are kept");
         self.tell(name, None, None);
     }
 
@@ -235,10 +235,9 @@ impl Jobs {
     }
 
     fn remember(&self, job: &Job) {
-        let kept = self.0.bench.store.put_job(job).and_then(|()| self.0.bench.store.flush());
-        if let Err(error) = kept {
-            warn!(%error, model = %job.spec.name, "the job is not remembered; after a restart ask again");
-        }
+        let bench = &self.0.bench;
+        let kept = bench.store.put_job(job).and_then(|()| bench.store.flush());
+        bench.remembers(kept, "jobs are not remembered; after a restart ask again for those without a directory");
     }
 
     fn tell(&self, name: &ModelName, state: Option<JobState>, error: Option<JobError>) {

@@ -141,6 +141,33 @@ fn a_history_keeps_the_last_thousand_lines_in_order() {
 }
 
 #[test]
+fn histories_of_models_that_are_gone_are_kept_within_a_bound_and_the_oldest_go() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(&root.path().join("state")).store;
+    let line = |number: usize| AuditEntry {
+        at: Timestamp::from_second(i64::try_from(number).unwrap()).unwrap(),
+        ..entry(&number)
+    };
+    let all = HISTORIES_MAX + 20;
+    for number in 0..all {
+        // By no order of names.
+        let model = name(&format!("m{}", number * 7 % all));
+        store.audit(&model, &line(number)).unwrap();
+        store.audit(&model, &line(number)).unwrap();
+    }
+    store.put_job(&job("m0")).unwrap();
+    store.audit(&name("m0-and-more"), &line(5000)).unwrap();
+    store.forget_old_histories().unwrap();
+    let lines_of = |number: usize| store.history(&name(&format!("m{}", number * 7 % all))).unwrap().len();
+    let kept: Vec<_> = (0..all).filter(|number| lines_of(*number) == 2).collect();
+    // The first has a job, and one more is kept under a name of its own.
+    let expected: Vec<_> = std::iter::once(0).chain(all - HISTORIES_MAX + 1..all).collect();
+    assert_eq!(kept, expected);
+    assert_eq!((0..all).filter(|number| lines_of(*number) == 1).count(), 0);
+    assert_eq!(store.history(&name("m0-and-more")).unwrap().len(), 1);
+}
+
+#[test]
 fn lines_added_at_the_same_time_are_all_kept() {
     let root = tempfile::tempdir().unwrap();
     let store = open(&root.path().join("state")).store;
