@@ -78,8 +78,7 @@ fn of_manifest(volume: &Volume, name: &ModelName) -> Result<Option<Job>, VolumeE
 
 /// The jobs that somebody had stopped, as the last owner reported them.
 fn resting_jobs(volume: &Volume) -> HashMap<ModelName, (JobState, Option<JobError>)> {
-    let report: Option<Report> =
-        volume.status().ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let report: Option<Report> = volume.status().ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let models = report.map(|report| report.models).unwrap_or_default();
     let stopped = models.into_iter().filter(|model| matches!(model.state, JobState::Paused | JobState::Cancelled));
     stopped.map(|model| (model.id, (model.state, model.error))).collect()

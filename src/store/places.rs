@@ -93,3 +93,58 @@ fn beside(place: &Path, number: u32) -> PathBuf {
     }
     name.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::super::StoreError;
+    use super::super::tests::{PROGRAM, job};
+    use super::*;
+
+    const START: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn names(found: &Found) -> Vec<String> {
+        found.store.jobs().unwrap().iter().map(|job| job.spec.name.to_string()).collect()
+    }
+
+    #[test]
+    fn the_state_that_was_used_last_is_used_next_whatever_the_clock_says() {
+        let root = tempfile::tempdir().unwrap();
+        let place = root.path().join("my.state");
+        let late = Timestamp::from_second(1_000_000).unwrap();
+        let found = Store::find(&place, PROGRAM, late);
+        assert!(found.notices.is_empty());
+        found.store.put_job(&job("old")).unwrap();
+        drop(found);
+        let held = File::open(place.join("lock")).unwrap();
+        held.lock().unwrap();
+        // The clock was set back meanwhile.
+        let found = Store::find(&place, PROGRAM, START);
+        assert!(matches!(found.notices[..], [Notice::PassedOver(StoreError::Locked { .. })]), "{:?}", found.notices);
+        assert!(root.path().join("my.state.2/db").exists(), "its name keeps what looks like an extension");
+        found.store.put_job(&job("new")).unwrap();
+        drop((found, held));
+        let found = Store::find(&place, PROGRAM, START);
+        assert!(found.notices.is_empty(), "{:?}", found.notices);
+        assert_eq!(names(&found), ["new"]);
+        drop(found);
+        // The newest is out of reach, and the old one would bring back what was ended since.
+        let held = File::open(root.path().join("my.state.2/lock")).unwrap();
+        held.lock().unwrap();
+        let found = Store::find(&place, PROGRAM, START);
+        assert!(names(&found).is_empty());
+        assert!(matches!(found.notices[..], [_, Notice::PassedOver(StoreError::Stale { .. })]), "{:?}", found.notices);
+    }
+
+    #[test]
+    fn without_any_place_a_store_remembers_nothing_and_says_so_once() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "").unwrap();
+        let found = Store::find(&root.path().join("file/state"), PROGRAM, START);
+        assert!(matches!(found.notices.last(), Some(Notice::Nowhere)));
+        let refused = found.store.put_job(&job("a")).unwrap_err();
+        assert!(refused.is_known(), "{refused}");
+        assert!(found.store.jobs().is_err() && found.store.flush().is_err());
+    }
+}

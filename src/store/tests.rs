@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use url::Url;
 
@@ -11,13 +10,13 @@ use super::*;
 use crate::core::digest::{Digest, Sha256};
 use crate::core::endpoint::Endpoint;
 use crate::core::identity::Identity;
-use crate::core::job::{JobSpec, JobState};
+use crate::core::job::JobSpec;
 use crate::core::receipt::Proved;
 use crate::core::repo::{Repo, RepoId, RepoKind, Revision};
 use crate::core::selection::Selection;
 
 pub(super) const PROGRAM: &str = "muster 0.1.0";
-const GOLDEN: &str = include_str!("../../migrations/0001_initial.golden.json");
+pub(super) const GOLDEN: &str = include_str!("../../migrations/0001_initial.golden.json");
 
 /// A child of a neighbouring test holds copies of our descriptors, and so of our lock, between
 /// its fork and its exec: that passes.
@@ -82,13 +81,6 @@ pub(super) fn fill(store: &Store) {
     store.put_origin(&origin(), &OriginMemory { safe_connections: 16, best_rate: 361_000_000, updated_at }).unwrap();
     store.put_progress(&model, &ProgressSnapshot { received: 30, durable: 20, verified: 10 }).unwrap();
     store.flush().unwrap();
-}
-
-pub(super) fn size_on_disk(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
-    entries
-        .map(|entry| if entry.path().is_dir() { size_on_disk(&entry.path()) } else { entry.metadata().unwrap().len() })
-        .sum()
 }
 
 #[test]
@@ -371,68 +363,5 @@ fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
         fill(&store);
         drop(store);
         assert!(!open(&dir).store.jobs().unwrap().is_empty(), "{case}");
-    }
-}
-
-#[test]
-fn rewriting_a_few_records_does_not_grow_the_directory() {
-    let root = tempfile::tempdir().unwrap();
-    let dir = root.path().join("state");
-    let store = open(&dir).store;
-    let models: Vec<_> = (0..100).map(|number| name(&format!("org/{number}"))).collect();
-    for (round, slow) in (0..2000u64).zip(models.iter().cycle()) {
-        for model in &models {
-            store.put_progress(model, &ProgressSnapshot { received: round, durable: round, verified: 0 }).unwrap();
-        }
-        // Slow records among the quick ones would pin the log if nothing moved them.
-        store.audit(slow, &entry(&round)).unwrap();
-        if round % 10 == 0 {
-            store.flush().unwrap();
-        }
-    }
-    store.flush().unwrap();
-    let size = size_on_disk(&dir);
-    assert!(size < 16 << 20, "{size} bytes after 200 000 updates of 100 records");
-    assert_eq!(store.progress(&models[99]).unwrap().unwrap().received, 1999);
-}
-
-const CRASH_DIR: &str = "MUSTER_TEST_CRASH_DIR";
-
-/// Not a test by itself: the child of the next one, which writes until it kills itself.
-#[test]
-fn crash_child() {
-    let Some(dir) = std::env::var_os(CRASH_DIR) else { return };
-    let store = open(Path::new(&dir)).store;
-    let mut job = job("org/name");
-    job.state = JobState::Fetching;
-    store.put_job(&job).unwrap();
-    store.flush().unwrap();
-    let writes = fastrand::u64(0..5000);
-    for count in 0..=writes {
-        store.put_progress(&name("org/name"), &ProgressSnapshot { received: count, ..Default::default() }).unwrap();
-        store.audit(&name("org/name"), &entry(&count)).unwrap();
-        if count % 64 == 0 {
-            store.flush().unwrap();
-        }
-    }
-    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
-}
-
-#[test]
-fn a_killed_process_leaves_a_store_that_opens_with_what_was_flushed() {
-    let root = tempfile::tempdir().unwrap();
-    let dir = root.path().join("state");
-    for round in 0..10 {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::crash_child", "--nocapture"])
-            .env(CRASH_DIR, &dir)
-            .output()
-            .unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.status), Some(9), "{child:?}");
-        let Opened { store, fresh, notice } = open(&dir);
-        assert!(!fresh && notice.is_none(), "round {round}: {notice:?}");
-        assert_eq!(store.job(&name("org/name")).unwrap().map(|job| job.state), Some(JobState::Fetching));
-        assert!(!store.history(&name("org/name")).unwrap().is_empty());
-        assert_eq!(store.undecodable(), 0);
     }
 }
