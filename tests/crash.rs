@@ -4,6 +4,7 @@
 //! `MUSTER_CRASH_ROUNDS` is how many kills of each kind (25 and 12), `MUSTER_CRASH_SEED` repeats a run.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+#![allow(clippy::print_stdout, reason = "figures for whoever runs it at length")]
 
 mod support;
 

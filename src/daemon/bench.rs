@@ -51,6 +51,7 @@ impl Bench {
     }
 
     /// Tells what it means that the store failed. Once: it stays so until the next start.
+    #[expect(clippy::unused_self, reason = "it is said of this owner's store")]
     pub(super) fn remembers(&self, done: Result<(), StoreError>, lost: &str) {
         if let Err(error) = done
             && !error.is_known()
