@@ -46,6 +46,11 @@ pub enum Source {
 }
 
 impl Facts {
+    /// What people are told beside the models.
+    pub fn remarks(&self) -> impl Iterator<Item = String> + '_ {
+        self.report.daemon.notices.iter().map(|notice| format!("note: {notice}")).chain(self.caveat())
+    }
+
     /// What people are told about facts that are not live.
     #[must_use]
     pub fn caveat(&self) -> Option<String> {
@@ -175,6 +180,7 @@ fn remembered(
         pid: record.map(|record| record.pid).or(before.pid),
         version: record.and_then(|record| record.program.split(' ').nth(1).map(str::to_owned)).or(before.version),
         age_s: last.as_ref().map(|report| seconds(age_of(report))),
+        notices: before.notices,
     };
     let report = of_disk(volume, last, daemon).map_err(|error| CliError::from(&error))?;
     Ok(Facts { report, source })

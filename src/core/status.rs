@@ -49,6 +49,9 @@ pub struct DaemonStatus {
     pub version: Option<String>,
     /// Age of these facts, seconds.
     pub age_s: Option<f64>,
+    /// What somebody should know about this owner: a state that was set aside, and where it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
 }
 
 /// One model.

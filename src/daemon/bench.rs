@@ -11,11 +11,12 @@ use tracing::warn;
 use super::admit::Promises;
 use crate::blocking::Blocking;
 use crate::clock;
+use crate::core::causes::in_words;
 use crate::core::model_name::ModelName;
 use crate::core::readback::Readback;
 use crate::fetch;
 use crate::hub::HubClient;
-use crate::store::{AuditEntry, Phase, Store};
+use crate::store::{AuditEntry, Phase, Store, StoreError};
 use crate::volume::Volume;
 use crate::volume::adopt::TakeOver;
 use crate::volume::writer::WriterId;
@@ -48,8 +49,16 @@ impl Bench {
     /// Adds a line to a model's history; the history is a courtesy.
     pub(super) fn audit(&self, name: &ModelName, phase: Phase, detail: &str) {
         let entry = AuditEntry { at: clock::now(), phase, detail: detail.to_owned() };
-        if let Err(error) = self.store.audit(name, &entry) {
-            warn!(%error, "the history has a gap");
+        self.remembers(self.store.audit(name, &entry), "the history has a gap");
+    }
+
+    /// Tells what it means that the store failed. Once: it stays so until the next start.
+    #[expect(clippy::unused_self, reason = "it is said of this owner's store")]
+    pub(super) fn remembers(&self, done: Result<(), StoreError>, lost: &str) {
+        if let Err(error) = done
+            && !error.is_known()
+        {
+            warn!(error = in_words(&error), "{lost}");
         }
     }
 

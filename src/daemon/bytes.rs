@@ -93,9 +93,8 @@ impl Work {
             best_rate: 0,
             updated_at: clock::now(),
         };
-        if let Err(error) = self.bench.store.put_origin(&self.spec.endpoint.origin(), &memory) {
-            warn!(%error, "the number of connections is not remembered");
-        }
+        let kept = self.bench.store.put_origin(&self.spec.endpoint.origin(), &memory);
+        self.bench.remembers(kept, "the number of connections is not remembered");
     }
 
     /// Gives verified files their names and remembers them.

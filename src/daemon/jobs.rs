@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::bench::Bench;
 use super::entry::{Entry, Wish};
@@ -24,6 +23,9 @@ use crate::core::job::{Job, JobError, JobSpec, JobState};
 use crate::core::model_name::ModelName;
 use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
+
+/// What it means that the store does not take a job.
+const FORGOTTEN: &str = "jobs are not remembered; after a restart ask again for those without a directory";
 
 /// The table of jobs. Clones are the same table.
 #[derive(Clone)]
@@ -133,8 +135,9 @@ impl Jobs {
 
     /// A model's audit trail, oldest first.
     pub fn history(&self, name: &ModelName) -> Vec<AuditEntry> {
-        self.0.bench.store.history(name).unwrap_or_else(|error| {
-            warn!(%error, "the history cannot be read");
+        let history = self.0.bench.store.history(name);
+        history.unwrap_or_else(|error| {
+            self.0.bench.remembers(Err(error), "the history cannot be read");
             Vec::new()
         })
     }
@@ -165,11 +168,11 @@ impl Jobs {
             return;
         }
         entries.remove(name);
-        let forgotten = self.0.bench.store.remove_job(name).and_then(|()| self.0.bench.store.forget_model(name));
-        if let Err(error) = forgotten {
-            warn!(%error, "the store keeps traces of a removed model");
-        }
-        self.0.bench.audit(name, Phase::Removed, "");
+        let bench = &self.0.bench;
+        let forgotten = bench.store.remove_job(name).and_then(|()| bench.store.forget_model(name));
+        bench.remembers(forgotten, "the store keeps traces of a removed model");
+        bench.audit(name, Phase::Removed, "");
+        bench.remembers(bench.store.forget_old_histories(), "histories of removed models are kept");
         self.tell(name, None, None);
     }
 
@@ -240,11 +243,11 @@ impl Jobs {
     }
 
     fn remember(&self, job: &Job) {
-        match self.0.bench.store.put_job(job) {
-            Ok(()) => self.flush_soon(),
-            Err(error) => {
-                warn!(%error, model = %job.spec.name, "the job is not remembered; after a restart ask again");
-            }
+        let kept = self.0.bench.store.put_job(job);
+        let is_kept = kept.is_ok();
+        self.0.bench.remembers(kept, FORGOTTEN);
+        if is_kept {
+            self.flush_soon();
         }
     }
 
@@ -258,9 +261,7 @@ impl Jobs {
         let _flushing = self.0.bench.blocking.start(move || {
             loop {
                 let changes = shared.unflushed.load(Ordering::Acquire);
-                if let Err(error) = shared.bench.store.flush() {
-                    warn!(%error, "jobs may not be remembered; after a restart ask again");
-                }
+                shared.bench.remembers(shared.bench.store.flush(), FORGOTTEN);
                 let done = shared.unflushed.compare_exchange(changes, 0, Ordering::AcqRel, Ordering::Acquire);
                 if done.is_ok() {
                     return;

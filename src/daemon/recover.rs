@@ -1,7 +1,8 @@
 //! What a new owner makes of a volume: jobs from the store, and from the directories.
 //!
 //! Invariant (P5): the store only saves work. A directory that the store does not know becomes a
-//! job from its own manifest; a job whose directory says otherwise believes the directory.
+//! job from its own manifest, and rests if the last report says that somebody stopped it; a job
+//! whose directory says otherwise believes the directory.
 
 use std::collections::HashMap;
 
@@ -12,9 +13,10 @@ use super::jobs::Jobs;
 use super::live::Live;
 use super::report::of_directory;
 use crate::core::identity::Observed;
-use crate::core::job::{Job, JobSpec, JobState};
+use crate::core::job::{Job, JobError, JobSpec, JobState};
 use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
+use crate::core::status::Report;
 use crate::volume::adopt::leftovers;
 use crate::volume::writer::PathHash;
 use crate::volume::{ModelDir, Volume, VolumeError};
@@ -24,15 +26,22 @@ pub(super) fn recover(jobs: &Jobs, admitted: bool) -> Result<(), VolumeError> {
     let bench = jobs.bench();
     let volume = &bench.volume;
     let mut known = bench.store.jobs().unwrap_or_else(|error| {
-        warn!(%error, "the store does not answer; jobs are found in the directories");
+        bench.remembers(Err(error), "the store does not answer; jobs are found in the directories");
         Vec::new()
     });
+    let mut resting = None;
     for name in volume.models()? {
         if known.iter().any(|job| job.spec.name == name) {
             continue;
         }
         match of_manifest(volume, &name) {
-            Ok(job) => known.extend(job),
+            Ok(job) => {
+                let resting = resting.get_or_insert_with(|| resting_jobs(volume));
+                known.extend(job.map(|job| match resting.remove(&name) {
+                    Some((state, error)) => Job { state, error, ..job },
+                    None => job,
+                }));
+            }
             Err(error) => warn!(model = %name, %error, "its manifest cannot be read; the directory is left alone"),
         }
     }
@@ -65,6 +74,14 @@ fn of_manifest(volume: &Volume, name: &ModelName) -> Result<Option<Job>, VolumeE
         };
         Job { commit: Some(source.commit), ..Job::queued(spec) }
     }))
+}
+
+/// The jobs that somebody had stopped, as the last owner reported them.
+fn resting_jobs(volume: &Volume) -> HashMap<ModelName, (JobState, Option<JobError>)> {
+    let report: Option<Report> = volume.status().ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let models = report.map(|report| report.models).unwrap_or_default();
+    let stopped = models.into_iter().filter(|model| matches!(model.state, JobState::Paused | JobState::Cancelled));
+    stopped.map(|model| (model.id, (model.state, model.error))).collect()
 }
 
 /// What was going on goes on; what ended is looked at again.

@@ -30,13 +30,10 @@ use crate::core::status::DaemonStatus;
 use crate::fetch::OwnershipLost;
 use crate::hub::{HubClient, HubConfig, HubError};
 use crate::limits;
-use crate::store::{Opened, Store, StoreError};
+use crate::store::{Found, Store};
 use crate::volume::owner::{HEARTBEAT, Introduction, Lapsed, Lost, Now, OwnerError, Ownership, ProcessFacts};
 use crate::volume::{Volume, VolumeError};
 
-
-/// States that are tried beside each other.
-const STATES_MAX: u32 = 4;
 
 /// What an owner is started with.
 #[derive(Debug, Clone)]
@@ -74,9 +71,6 @@ pub enum StartError {
     /// Somebody has it.
     #[error("the volume cannot be taken")]
     Owner(#[from] OwnerError),
-    /// The store cannot be opened, nor a fresh one.
-    #[error("the state cannot be opened")]
-    Store(#[from] StoreError),
     /// No HTTP client.
     #[error("no client for the Hub")]
     Hub(#[from] HubError),
@@ -94,7 +88,6 @@ impl StartError {
             Self::Owner(OwnerError::Held(_) | OwnerError::Contended) => Code::Held,
             Self::Owner(OwnerError::Volume(error)) => error.code(),
             Self::Owner(OwnerError::Exhausted) | Self::Threads(_) => Code::CouldNotCheck,
-            Self::Store(_) => Code::CouldNotCheck,
             Self::Hub(error) => error.code(),
         }
     }
@@ -109,7 +102,6 @@ impl StartError {
                 "when nothing works on the volume, move its folder .muster/owners away; everything else stays"
                     .to_owned(),
             ),
-            Self::Store(_) => Some("put the state elsewhere with --state-dir DIR; it can always be rebuilt".to_owned()),
             _ => None,
         }
     }
@@ -135,19 +127,21 @@ impl Daemon {
         let data = DataPlane::start().map_err(StartError::Threads)?;
         let blocking = Blocking::new(Handle::current(), blocking_threads());
         let facts = ProcessFacts::read();
-        let me = DaemonStatus {
+        let mut me = DaemonStatus {
             running: Some(true),
             host: Some(facts.host.clone()),
             pid: Some(facts.pid),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             age_s: None,
+            notices: Vec::new(),
         };
         let hub = HubClient::new(options.hub.clone())?;
         let taken = {
             let options = options.clone();
             blocking.run(move || take(&options, &facts, lapsed.as_ref())).await?
         };
-        let (volume, ownership, store, host) = taken;
+        let (volume, ownership, Found { store, notices }, host) = taken;
+        me.notices = notices.iter().map(ToString::to_string).collect();
         let ownership = Arc::new(ownership);
         let bench = bench(volume, store, &ownership, host, blocking, &data, hub, &options);
         let jobs = Jobs::new(Arc::new(bench), !options.foreground);
@@ -212,9 +206,8 @@ impl Daemon {
     async fn release(&self) {
         let (ownership, jobs) = (Arc::clone(&self.ownership), self.jobs.clone());
         let released = self.jobs.bench().blocking.run(move || {
-            if let Err(error) = jobs.bench().store.flush() {
-                warn!(%error, "the store could not be flushed");
-            }
+            let bench = jobs.bench();
+            bench.remembers(bench.store.flush(), "the store could not be flushed");
             ownership.release(now())
         });
         if let Err(error) = released.await {
@@ -252,7 +245,7 @@ impl Jobs {
     }
 }
 
-type Taken = (Volume, Ownership, Store, String);
+type Taken = (Volume, Ownership, Found, String);
 
 fn take(options: &Options, facts: &ProcessFacts, lapsed: Option<&Lapsed>) -> Result<Taken, StartError> {
     let volume = Volume::create(&options.volume)?;
@@ -263,36 +256,20 @@ fn take(options: &Options, facts: &ProcessFacts, lapsed: Option<&Lapsed>) -> Res
         random: fastrand::u32(..),
     };
     let ownership = Ownership::acquire(volume.owners()?, facts, &introduction, lapsed, now())?;
-    let place = match &options.state_dir {
-        Some(dir) => dir.clone(),
-        None => volume.state_dir()?,
-    };
-    let opened = open_store(&place).inspect_err(|_| {
+    let place = state_place(&volume, options.state_dir.as_deref()).inspect_err(|_| {
         // Whatever comes first, the volume is given back.
         let _ = ownership.release(now());
     })?;
-    if let Some(notice) = opened.notice {
-        warn!(path = %notice.path.display(), why = %notice.why, written_by = ?notice.written_by, "the state was set aside untouched; it is rebuilt from the volume");
-    }
-    Ok((volume, ownership, opened.store, facts.host.clone()))
+    let found = Store::find(&place, &program(), clock::now());
+    found.notices.iter().for_each(|notice| warn!("{notice}"));
+    Ok((volume, ownership, found, facts.host.clone()))
 }
 
-/// Opens the state, or a fresh one beside it: one that somebody else holds, who no longer owns
-/// the volume, and one that cannot be used even fresh, are left alone (P5).
-fn open_store(place: &Path) -> Result<Opened, StoreError> {
-    let mut number = 1;
-    loop {
-        let dir = match number {
-            1 => place.to_owned(),
-            _ => place.with_extension(number.to_string()),
-        };
-        match Store::open(&dir, &program(), clock::now()) {
-            Err(error) if number < STATES_MAX => {
-                warn!(%error, dir = %dir.display(), "this state cannot be used; another is taken, and rebuilt from the volume");
-                number += 1;
-            }
-            other => return other,
-        }
+/// Where the state goes: one elsewhere is for this volume alone, whoever else has theirs there.
+fn state_place(volume: &Volume, elsewhere: Option<&Path>) -> Result<PathBuf, VolumeError> {
+    match elsewhere {
+        Some(dir) => Ok(dir.join(volume.id(fastrand::u64(..))?)),
+        None => volume.state_dir(),
     }
 }
 

@@ -8,8 +8,6 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tracing::warn;
-
 use super::bench::Bench;
 use crate::core::model_name::ModelName;
 use crate::core::receipt::FileRecord;
@@ -75,9 +73,8 @@ impl Settling {
 
     fn keep(&self, bench: &Bench, ready: Vec<FileRecord>) {
         for record in &ready {
-            if let Err(error) = bench.store.put_file(&self.name, record) {
-                warn!(%error, file = %record.path, "not remembered; after a restart this file is hashed again");
-            }
+            let lost = "files are not remembered; after a restart those without a receipt are hashed again";
+            bench.remembers(bench.store.put_file(&self.name, record), lost);
         }
         self.records().settled.extend(ready);
     }

@@ -89,7 +89,12 @@ impl Directory {
 
     /// Who wrote the database, as far as that is known.
     pub(super) fn note(&self) -> Option<Note> {
-        serde_json::from_slice(&fs::read(self.dir.join(NOTE)).ok()?).ok()
+        note_in(&self.dir)
+    }
+
+    /// Whether the engine's file is there.
+    pub(super) fn has_database(&self) -> bool {
+        self.dir.join("db").exists()
     }
 
     /// Leaves the note about who writes the database from now on.
@@ -121,6 +126,11 @@ impl Directory {
         fs::rename(&self.dir, &path).map_err(|error| trouble("set aside", &self.dir, error))?;
         Ok(SetAside { path, why, written_by })
     }
+}
+
+/// Who wrote the database in a directory that may be anybody's.
+pub(super) fn note_in(dir: &Path) -> Option<Note> {
+    serde_json::from_slice(&fs::read(dir.join(NOTE)).ok()?).ok()
 }
 
 /// Makes an error of a failed step on a path.

@@ -1,14 +1,16 @@
 //! sled, held at arm's length.
 //!
 //! Owns every call into the engine. Invariant: no panic of the engine passes, neither while
-//! opening, working nor closing; after the first failure nothing more is asked of it, because its
-//! errors stay until it is opened again, and after a panic its insides are anybody's guess.
+//! opening, working nor closing, and none is told as a defect of this program; after the first
+//! failure nothing more is asked of it, because its errors stay until it is opened again, and
+//! after a panic its insides are anybody's guess.
 //!
 //! Its periodic flusher is off: a panic in that thread would hang the closing of the database for
 //! ever. The owner flushes. Its `flush` writes to the operating system and is no `fsync`, which
 //! is enough for working memory.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -28,7 +30,18 @@ const CACHE_BYTES: u64 = 16 << 20;
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 const LOCK_ATTEMPTS: usize = 50;
 
-/// An open database.
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread now is the engine's. It panics on some kinds of damage; that is
+/// caught, and told as what it means for the store.
+#[must_use]
+pub fn panics_inside() -> bool {
+    INSIDE.get() || thread::current().name().is_some_and(|name| name.starts_with("sled-"))
+}
+
+/// An open database, or none.
 pub(super) struct Engine {
     /// Taken only by closing. The database lives as long as its tree does.
     records: Option<sled::Tree>,
@@ -66,6 +79,11 @@ impl Engine {
             Ok(Err(why)) => Err(Refusal::Contents(why)),
             Err(fault) => Err(Refusal::Contents(Unusable::Unreadable(fault))),
         }
+    }
+
+    /// No database at all: it fails from the start.
+    pub(super) const fn none() -> Self {
+        Self { records: None, failed: AtomicBool::new(true) }
     }
 
     /// Does `work` on the records. `during` completes "failed to …".
@@ -141,8 +159,11 @@ fn sort(error: sled::Error) -> Refusal {
 }
 
 fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
+    let before = INSIDE.replace(true);
     // Whatever the panic left behind is not looked at again: see `failed`.
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Fault::Panicked { message: words(payload.as_ref()) })
+    let done = catch_unwind(AssertUnwindSafe(work));
+    INSIDE.set(before);
+    done.map_err(|payload| Fault::Panicked { message: words(payload.as_ref()) })
 }
 
 fn close(database: impl Sized) {

@@ -34,6 +34,12 @@ pub enum StoreError {
         /// How many there are.
         count: usize,
     },
+    /// A newer state than this one could not be used: what was ended since would come back.
+    #[error("{} is older than a state that cannot be used now", .dir.display())]
+    Stale {
+        /// The state directory.
+        dir: PathBuf,
+    },
     /// Even a fresh database cannot be opened there.
     #[error("no state database can be made in {}", .dir.display())]
     Unusable {
@@ -52,6 +58,14 @@ pub enum StoreError {
         #[source]
         fault: Fault,
     },
+}
+
+impl StoreError {
+    /// Whether it was told before: the store had failed, or there was none from the start.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        matches!(self, Self::Failed { fault: Fault::Earlier, .. })
+    }
 }
 
 /// Why a database that is there cannot be used.

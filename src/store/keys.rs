@@ -20,6 +20,10 @@ use crate::core::repo_path::RepoPath;
 /// What every job's key starts with.
 pub(super) const JOBS: &str = "j/";
 
+/// What the keys of all histories start with, and what comes after them.
+pub(super) const HISTORIES: &str = "a/";
+pub(super) const HISTORIES_END: &str = "a0";
+
 /// The job of a model.
 pub(super) fn job(name: &ModelName) -> String {
     format!("{JOBS}{name}")
@@ -43,6 +47,17 @@ pub(super) fn history(name: &ModelName) -> String {
 /// One line of a model's history; lines sort by number.
 pub(super) fn history_line(name: &ModelName, number: u64) -> String {
     format!("a/{name}\0{number:016x}")
+}
+
+/// The model in the key of a line.
+pub(super) fn name_of_line(key: &[u8]) -> Option<ModelName> {
+    let text = std::str::from_utf8(key).ok()?.strip_prefix(HISTORIES)?;
+    ModelName::parse(text.split_once('\0')?.0).ok()
+}
+
+/// What comes after a model's history and before that of any other behind it.
+pub(super) fn after_history(name: &ModelName) -> String {
+    format!("{HISTORIES}{name}\x01")
 }
 
 /// The number in the key of a line.

@@ -16,6 +16,7 @@ mod error;
 mod export;
 mod keys;
 mod migrate;
+mod places;
 pub mod records;
 
 use std::path::Path;
@@ -32,7 +33,9 @@ use crate::core::receipt::FileRecord;
 use crate::core::repo_path::RepoPath;
 
 pub use self::directory::SetAside;
+pub use self::engine::panics_inside;
 pub use self::error::{Fault, StoreError, Unusable};
+pub use self::places::{Found, Notice};
 pub use self::records::{AuditEntry, OriginMemory, Phase, ProgressSnapshot};
 
 use self::directory::{Directory, Note, trouble};
@@ -40,6 +43,8 @@ use self::engine::{Engine, Refusal};
 
 /// How many lines of a model's history are kept.
 pub const HISTORY_MAX: u64 = 1000;
+/// Of how many models without a job the history is kept.
+pub const HISTORIES_MAX: usize = 256;
 
 /// A store, and how it was come by.
 pub struct Opened {
@@ -57,8 +62,8 @@ pub struct Store {
     /// Numbers of history lines are given out by one at a time.
     numbering: Mutex<()>,
     undecodable: AtomicU64,
-    /// Unlocked last, after the engine has closed.
-    _directory: Directory,
+    /// Unlocked last, after the engine has closed; none where nothing is remembered.
+    _directory: Option<Directory>,
 }
 
 impl Store {
@@ -82,6 +87,13 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// A store that remembers nothing, for an owner that finds no place for one. Every call fails
+    /// as after a failure.
+    fn none() -> Self {
+        let (numbering, undecodable) = (Mutex::new(()), AtomicU64::new(0));
+        Self { engine: Engine::none(), numbering, undecodable, _directory: None }
     }
 
     /// Remembers a job, in place of an earlier one of the same name.
@@ -150,6 +162,31 @@ impl Store {
     /// A model's history, oldest first.
     pub fn history(&self, name: &ModelName) -> Result<Vec<AuditEntry>, StoreError> {
         self.scan("read a model's history", &keys::history(name))
+    }
+
+    /// Drops the histories of models that have no job any more, but for the [`HISTORIES_MAX`] that
+    /// something happened to last.
+    pub fn forget_old_histories(&self) -> Result<(), StoreError> {
+        let mut gone = self.engine.run("look through the histories", |records| {
+            let (mut gone, mut from) = (Vec::new(), keys::HISTORIES.to_owned());
+            while let Some((key, _)) = records.range(from.as_str()..keys::HISTORIES_END).next().transpose()? {
+                let Some(name) = keys::name_of_line(&key) else { break };
+                let last = records.scan_prefix(keys::history(&name)).next_back().transpose()?;
+                if !records.contains_key(keys::job(&name))? {
+                    let last = last.and_then(|(_, line)| records::decode::<AuditEntry>(&line));
+                    gone.push((last.map(|line| line.at), name.clone()));
+                }
+                from = keys::after_history(&name);
+            }
+            Ok(gone)
+        })?;
+        gone.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        for (_, name) in gone.iter().skip(HISTORIES_MAX) {
+            self.engine.run("drop a history", |records| {
+                records.scan_prefix(keys::history(name)).keys().try_for_each(|key| records.remove(key?).map(drop))
+            })?;
+        }
+        Ok(())
     }
 
     /// Remembers what was learned about a server.
@@ -223,6 +260,10 @@ fn open_in(directory: Directory, note: &Note) -> Result<Attempt, StoreError> {
         let why = Unusable::Newer { found: *found, known: migrate::SCHEMA };
         return Ok(Attempt::Refused(directory, why, earlier_program()));
     }
+    if earlier.is_some() && !directory.has_database() {
+        // The engine would make a new one, and what is set aside is left as it was.
+        return Ok(Attempt::Refused(directory, Unusable::Emptied, earlier_program()));
+    }
     let mut written_by = earlier_program();
     let opened = Engine::open(directory.path(), |db| {
         let written = migrate::written(db).map_err(|error| Unusable::Unreadable(Fault::Engine(error)))?;
@@ -237,7 +278,7 @@ fn open_in(directory: Directory, note: &Note) -> Result<Attempt, StoreError> {
         Ok((engine, fresh)) => {
             directory.sign(note)?;
             let (numbering, undecodable) = (Mutex::new(()), AtomicU64::new(0));
-            Ok(Attempt::Opened(Store { engine, numbering, undecodable, _directory: directory }, fresh))
+            Ok(Attempt::Opened(Store { engine, numbering, undecodable, _directory: Some(directory) }, fresh))
         }
         Err(Refusal::Contents(why)) => Ok(Attempt::Refused(directory, why, written_by)),
         Err(Refusal::Locked) => Err(StoreError::Locked { dir: directory.path().to_owned() }),
@@ -245,5 +286,7 @@ fn open_in(directory: Directory, note: &Note) -> Result<Attempt, StoreError> {
     }
 }
 
+#[cfg(test)]
+mod drills;
 #[cfg(test)]
 mod tests;

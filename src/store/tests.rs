@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use url::Url;
 
@@ -11,17 +10,17 @@ use super::*;
 use crate::core::digest::{Digest, Sha256};
 use crate::core::endpoint::Endpoint;
 use crate::core::identity::Identity;
-use crate::core::job::{JobSpec, JobState};
+use crate::core::job::JobSpec;
 use crate::core::receipt::Proved;
 use crate::core::repo::{Repo, RepoId, RepoKind, Revision};
 use crate::core::selection::Selection;
 
-const PROGRAM: &str = "muster 0.1.0";
-const GOLDEN: &str = include_str!("../../migrations/0001_initial.golden.json");
+pub(super) const PROGRAM: &str = "muster 0.1.0";
+pub(super) const GOLDEN: &str = include_str!("../../migrations/0001_initial.golden.json");
 
 /// A child of a neighbouring test holds copies of our descriptors, and so of our lock, between
 /// its fork and its exec: that passes.
-fn open(dir: &Path) -> Opened {
+pub(super) fn open(dir: &Path) -> Opened {
     let try_open = || Store::open(dir, PROGRAM, Timestamp::UNIX_EPOCH);
     let mut opened = try_open();
     for _ in 0..200 {
@@ -34,11 +33,11 @@ fn open(dir: &Path) -> Opened {
     opened.unwrap()
 }
 
-fn name(text: &str) -> ModelName {
+pub(super) fn name(text: &str) -> ModelName {
     ModelName::parse(text).unwrap()
 }
 
-fn job(text: &str) -> Job {
+pub(super) fn job(text: &str) -> Job {
     Job::queued(JobSpec {
         name: name(text),
         repo: Repo { kind: RepoKind::Model, id: RepoId::parse("org/name").unwrap() },
@@ -51,7 +50,7 @@ fn job(text: &str) -> Job {
     })
 }
 
-fn file(path: &str) -> FileRecord {
+pub(super) fn file(path: &str) -> FileRecord {
     let sha256 = Sha256::from_bytes([7; 32]);
     FileRecord {
         path: RepoPath::parse(path).unwrap(),
@@ -63,7 +62,7 @@ fn file(path: &str) -> FileRecord {
     }
 }
 
-fn entry(detail: &(impl ToString + ?Sized)) -> AuditEntry {
+pub(super) fn entry(detail: &(impl ToString + ?Sized)) -> AuditEntry {
     AuditEntry { at: Timestamp::UNIX_EPOCH, phase: Phase::Published, detail: detail.to_string() }
 }
 
@@ -72,7 +71,7 @@ fn origin() -> Origin {
 }
 
 /// One record of every kind.
-fn fill(store: &Store) {
+pub(super) fn fill(store: &Store) {
     let model = name("org/name");
     store.put_job(&job("org/name")).unwrap();
     store.put_file(&model, &file("config.json")).unwrap();
@@ -82,13 +81,6 @@ fn fill(store: &Store) {
     store.put_origin(&origin(), &OriginMemory { safe_connections: 16, best_rate: 361_000_000, updated_at }).unwrap();
     store.put_progress(&model, &ProgressSnapshot { received: 30, durable: 20, verified: 10 }).unwrap();
     store.flush().unwrap();
-}
-
-fn size_on_disk(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
-    entries
-        .map(|entry| if entry.path().is_dir() { size_on_disk(&entry.path()) } else { entry.metadata().unwrap().len() })
-        .sum()
 }
 
 #[test]
@@ -138,6 +130,33 @@ fn a_history_keeps_the_last_thousand_lines_in_order() {
     store.audit(&name("b"), &entry("other")).unwrap();
     let details: Vec<_> = store.history(&name("a")).unwrap().into_iter().map(|entry| entry.detail).collect();
     assert_eq!(details, (5..1005).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn histories_of_models_that_are_gone_are_kept_within_a_bound_and_the_oldest_go() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(&root.path().join("state")).store;
+    let line = |number: usize| AuditEntry {
+        at: Timestamp::from_second(i64::try_from(number).unwrap()).unwrap(),
+        ..entry(&number)
+    };
+    let all = HISTORIES_MAX + 20;
+    for number in 0..all {
+        // By no order of names.
+        let model = name(&format!("m{}", number * 7 % all));
+        store.audit(&model, &line(number)).unwrap();
+        store.audit(&model, &line(number)).unwrap();
+    }
+    store.put_job(&job("m0")).unwrap();
+    store.audit(&name("m0-and-more"), &line(5000)).unwrap();
+    store.forget_old_histories().unwrap();
+    let lines_of = |number: usize| store.history(&name(&format!("m{}", number * 7 % all))).unwrap().len();
+    let kept: Vec<_> = (0..all).filter(|number| lines_of(*number) == 2).collect();
+    // The first has a job, and one more is kept under a name of its own.
+    let expected: Vec<_> = std::iter::once(0).chain(all - HISTORIES_MAX + 1..all).collect();
+    assert_eq!(kept, expected);
+    assert_eq!((0..all).filter(|number| lines_of(*number) == 1).count(), 0);
+    assert_eq!(store.history(&name("m0-and-more")).unwrap().len(), 1);
 }
 
 #[test]
@@ -286,17 +305,15 @@ fn garble(path: &Path, at: u64) {
     File::options().write(true).open(path).unwrap().write_all_at(&[0xa5; 64], at).unwrap();
 }
 
-fn files_below(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn files_below(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-#[test]
-fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
-    let root = tempfile::tempdir().unwrap();
-    let pristine = root.path().join("pristine");
-    let store = open(&pristine).store;
-    // Enough for several segments of the log, and one record so large that it is a file of its own.
+/// A store with several segments of log, one record so large that it is a file of its own, and one record of every
+/// kind; closed, opened and closed again.
+pub(super) fn make_pristine(dir: &Path) {
+    let store = open(dir).store;
     for index in 0..2000 {
         store.put_file(&name("org/name"), &file(&format!("{index:04}"))).unwrap();
     }
@@ -309,7 +326,14 @@ fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
     store.put_job(&large).unwrap();
     fill(&store);
     drop(store);
-    drop(open(&pristine));
+    drop(open(dir));
+}
+
+#[test]
+fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
+    let root = tempfile::tempdir().unwrap();
+    let pristine = root.path().join("pristine");
+    make_pristine(&pristine);
     let names: Vec<_> =
         files_below(&pristine).iter().map(|path| path.strip_prefix(&pristine).unwrap().to_owned()).collect();
     assert!(names.iter().any(|name| name.starts_with("blobs")) && names.len() >= 5, "{names:?}");
@@ -339,68 +363,5 @@ fn damage_of_any_file_ends_in_a_store_that_works_and_loses_nothing_silently() {
         fill(&store);
         drop(store);
         assert!(!open(&dir).store.jobs().unwrap().is_empty(), "{case}");
-    }
-}
-
-#[test]
-fn rewriting_a_few_records_does_not_grow_the_directory() {
-    let root = tempfile::tempdir().unwrap();
-    let dir = root.path().join("state");
-    let store = open(&dir).store;
-    let models: Vec<_> = (0..100).map(|number| name(&format!("org/{number}"))).collect();
-    for (round, slow) in (0..2000u64).zip(models.iter().cycle()) {
-        for model in &models {
-            store.put_progress(model, &ProgressSnapshot { received: round, durable: round, verified: 0 }).unwrap();
-        }
-        // Slow records among the quick ones would pin the log if nothing moved them.
-        store.audit(slow, &entry(&round)).unwrap();
-        if round % 10 == 0 {
-            store.flush().unwrap();
-        }
-    }
-    store.flush().unwrap();
-    let size = size_on_disk(&dir);
-    assert!(size < 16 << 20, "{size} bytes after 200 000 updates of 100 records");
-    assert_eq!(store.progress(&models[99]).unwrap().unwrap().received, 1999);
-}
-
-const CRASH_DIR: &str = "MUSTER_TEST_CRASH_DIR";
-
-/// Not a test by itself: the child of the next one, which writes until it kills itself.
-#[test]
-fn crash_child() {
-    let Some(dir) = std::env::var_os(CRASH_DIR) else { return };
-    let store = open(Path::new(&dir)).store;
-    let mut job = job("org/name");
-    job.state = JobState::Fetching;
-    store.put_job(&job).unwrap();
-    store.flush().unwrap();
-    let writes = fastrand::u64(0..5000);
-    for count in 0..=writes {
-        store.put_progress(&name("org/name"), &ProgressSnapshot { received: count, ..Default::default() }).unwrap();
-        store.audit(&name("org/name"), &entry(&count)).unwrap();
-        if count % 64 == 0 {
-            store.flush().unwrap();
-        }
-    }
-    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
-}
-
-#[test]
-fn a_killed_process_leaves_a_store_that_opens_with_what_was_flushed() {
-    let root = tempfile::tempdir().unwrap();
-    let dir = root.path().join("state");
-    for round in 0..10 {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::crash_child", "--nocapture"])
-            .env(CRASH_DIR, &dir)
-            .output()
-            .unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.status), Some(9), "{child:?}");
-        let Opened { store, fresh, notice } = open(&dir);
-        assert!(!fresh && notice.is_none(), "round {round}: {notice:?}");
-        assert_eq!(store.job(&name("org/name")).unwrap().map(|job| job.state), Some(JobState::Fetching));
-        assert!(!store.history(&name("org/name")).unwrap().is_empty());
-        assert_eq!(store.undecodable(), 0);
     }
 }

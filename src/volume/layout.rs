@@ -22,6 +22,10 @@ const STATE: &str = "state";
 const QUARANTINE: &str = "quarantine";
 const LOG: &str = "log";
 const STATUS: &str = "status.json";
+/// What the volume is called where its path means nothing.
+const ID: &str = "id";
+/// Digits of that.
+const ID_LEN: usize = 16;
 /// Most bytes of a status.
 const STATUS_MAX: u64 = 256 << 20;
 /// Folders between the root and a model, itself included; as many as a [`ModelName`] has.
@@ -93,6 +97,24 @@ impl Volume {
     /// The folder for the database, for the owner's eyes only, made when missing.
     pub fn state_dir(&self) -> Result<PathBuf> {
         Ok(self.area()?.make_private_folder(STATE)?.path().to_path_buf())
+    }
+
+    /// What tells this volume from others, for what is kept of it elsewhere: made of `random` at
+    /// the first call, and the same ever after, wherever the volume is mounted.
+    pub fn id(&self, random: u64) -> Result<String> {
+        let area = self.area()?;
+        if let Some(id) = read_id(&area)? {
+            return Ok(id);
+        }
+        let id = format!("{random:016x}");
+        match small_file::store_new(&area, ID, id.as_bytes()) {
+            // Somebody was faster, or it holds something else.
+            Err(VolumeError::Occupied { .. }) => match read_id(&area)? {
+                Some(theirs) => Ok(theirs),
+                None => small_file::store(&area, ID, id.as_bytes()).map(|()| id),
+            },
+            done => done.map(|()| id),
+        }
     }
 
     /// The folder for the logs of detached pulls, made when missing.
@@ -170,6 +192,16 @@ fn found<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
+fn read_id(area: &Dir) -> Result<Option<String>> {
+    // One byte more than it has would be something else, too.
+    let bytes = match small_file::read(area, ID, ID_LEN as u64) {
+        Err(VolumeError::TooLarge { .. }) => None,
+        other => other?,
+    };
+    let is_id = |text: &String| text.len() == ID_LEN && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(is_id))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -231,5 +263,18 @@ mod tests {
         volume.replace_status(b"{}").unwrap();
         assert_eq!(volume.status().unwrap().unwrap(), b"{}");
         assert!(Volume::open(&place.path().join("none")).unwrap_err().is_missing());
+    }
+
+    #[test]
+    fn a_volume_has_one_id_for_ever_and_a_garbled_one_is_made_anew() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        assert_eq!(volume.id(7).unwrap(), "0000000000000007");
+        assert_eq!(volume.id(8).unwrap(), "0000000000000007");
+        for garbled in ["", "../../elsewhere..", "000000000000000000000000000000001", "/etc"] {
+            std::fs::write(place.path().join(".muster/id"), garbled).unwrap();
+            assert_eq!(volume.id(9).unwrap(), "0000000000000009", "{garbled}");
+            assert_eq!(volume.id(10).unwrap(), "0000000000000009");
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::behaviour::Behaviour;
+use super::chaos::{Chaos, Odds, Played};
 use super::record::{Origin, Recorded};
 use super::repo::RepoSpec;
 use super::script::{Match, Script, Scripted};
@@ -185,6 +186,16 @@ impl Hub {
     /// Forgets every behaviour that was not played yet.
     pub fn behave(&self) {
         self.script().clear();
+    }
+
+    /// Spoils answers by chance, where no rule says what is to happen.
+    pub fn chaos(&self, seed: u64, odds: Odds) {
+        *self.state.chaos.lock().unwrap() = Some(Chaos::new(seed, odds));
+    }
+
+    /// How many answers chance has spoilt.
+    pub fn spoilt(&self) -> Played {
+        self.state.chaos.lock().unwrap().as_ref().map(|chaos| chaos.played).unwrap_or_default()
     }
 
     /// Plays left of counted behaviours: 0 when all that was scripted has happened.

@@ -36,6 +36,7 @@ mod access;
 mod api;
 mod behaviour;
 mod cdn;
+mod chaos;
 mod content;
 mod directory;
 mod http;
@@ -48,11 +49,13 @@ mod resolve;
 mod script;
 mod server;
 mod socket;
+mod watch;
 mod wire;
 
 use std::time::{Duration, Instant};
 
 pub use behaviour::{Behaviour, Reply};
+pub use chaos::{Odds, Played};
 pub use content::{Content, git_blob_sha1, sha256_hex};
 pub use directory::{
     assert_complete, assert_valid, flip_byte, listing, own_elsewhere, partial_of, partials, receipt, trace,
@@ -63,6 +66,7 @@ pub use record::{Origin, Recorded};
 pub use repo::{FileSpec, RepoKind, RepoSpec};
 pub use script::Match;
 pub use socket::{Api, Events, Owner, answer, submission};
+pub use watch::{Flag, Looks, Watch, assert_gate_is_right, is_whole, number, seed};
 
 /// Says that this test could not run here and why; the caller returns. `tests/run` counts the line as
 /// skipped, so it goes past the capture of output, which hides what a passed test prints.

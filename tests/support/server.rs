@@ -15,6 +15,7 @@ use rustix::net as socket;
 use super::access::Access;
 use super::behaviour::Place;
 use super::cdn::Signer;
+use super::chaos::Chaos;
 use super::http::{Request, Response};
 use super::record::{Entry, Origin};
 use super::repo::{FileSpec, RepoSpec};
@@ -37,6 +38,7 @@ pub(super) struct State {
     pub objects: Mutex<HashMap<String, FileSpec>>,
     pub quotas: Mutex<HashMap<&'static str, Quota>>,
     pub script: Mutex<Script>,
+    pub chaos: Mutex<Option<Chaos>>,
     pub log: Mutex<Vec<Arc<Entry>>>,
     pub mistakes: Mutex<Vec<String>>,
     epoch: Instant,
@@ -80,6 +82,7 @@ impl State {
             objects: Mutex::default(),
             quotas: Mutex::default(),
             script: Mutex::default(),
+            chaos: Mutex::default(),
             log: Mutex::default(),
             mistakes: Mutex::default(),
             epoch: Instant::now(),
@@ -149,7 +152,8 @@ impl State {
         if let Some(file) = &file {
             entry.about(&file.path);
         }
-        let behaviour = self.script.lock().unwrap().next(origin, request);
+        let scripted = self.script.lock().unwrap().next(origin, request);
+        let behaviour = scripted.or_else(|| self.chaos.lock().unwrap().as_mut()?.next(&response));
         if let Some(behaviour) = behaviour {
             let other = if origin == Origin::Hub { Origin::Cdn } else { Origin::Hub };
             let place = Place {

@@ -99,7 +99,7 @@ impl View {
         if lines.is_empty() {
             lines.push(format!("no models on {}", self.context.settings.volume.value.display()));
         }
-        lines.extend(facts.caveat());
+        lines.extend(facts.remarks());
         lines.join("\n")
     }
 }
@@ -153,7 +153,7 @@ impl Shown {
         });
         let source = Some((facts.source, facts.report.daemon.running));
         if self.source != source {
-            new.extend(facts.caveat());
+            new.extend(facts.remarks());
             self.source = source;
         }
         new
