@@ -99,7 +99,7 @@ fn plain_words(text: &str) -> Option<String> {
 }
 
 /// A foreign text in one line of at most `max` characters.
-fn shown(text: &str, max: usize) -> String {
+pub(super) fn shown(text: &str, max: usize) -> String {
     let words: Vec<_> = text.split_whitespace().map(without_query).collect();
     let joined = words.join(" ");
     let mut out: String = joined.chars().take(max).flat_map(escaped).collect();

@@ -37,6 +37,8 @@ pub enum Phase {
     Answer,
     /// The next bytes of the body.
     Body,
+    /// More than a byte now and then.
+    Trickle,
 }
 
 impl fmt::Display for Phase {
@@ -45,6 +47,7 @@ impl fmt::Display for Phase {
             Self::Connect => "no connection",
             Self::Answer => "no answer",
             Self::Body => "no further byte",
+            Self::Trickle => "hardly a byte",
         })
     }
 }

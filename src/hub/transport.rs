@@ -24,7 +24,7 @@ pub(super) fn failed(source: reqwest::Error, origin: &Origin, phase: Phase, time
     }
     match phase {
         Phase::Connect => HubError::Connect { origin, source },
-        Phase::Answer | Phase::Body => HubError::Broken { origin, source },
+        Phase::Answer | Phase::Body | Phase::Trickle => HubError::Broken { origin, source },
     }
 }
 
@@ -33,7 +33,7 @@ pub(super) fn timed_out(origin: &Origin, phase: Phase, timeouts: &Timeouts) -> H
     let waited = match phase {
         Phase::Connect => timeouts.connect,
         Phase::Answer => timeouts.header,
-        Phase::Body => timeouts.idle,
+        Phase::Body | Phase::Trickle => timeouts.idle,
     };
     HubError::Timeout { origin: origin.clone(), phase, waited }
 }
