@@ -147,7 +147,7 @@ impl HubClient {
     /// of the answer, and learns from its limits. Any status is a success here.
     ///
     /// # Errors
-    /// The situations of a connection: [`HubError::Connect`], [`HubError::Tls`],
+    /// The situations of a connection: [`HubError::Connect`], [`HubError::Tls`], [`HubError::Proxy`],
     /// [`HubError::Broken`], [`HubError::Timeout`].
     pub async fn send(&self, request: RequestBuilder, origin: &Origin, traffic: Traffic) -> Result<Response, HubError> {
         self.origins.admit(origin, traffic).await;
@@ -158,6 +158,9 @@ impl HubClient {
             .map_err(|_| timed_out(origin, Phase::Answer, &self.timeouts))?
             .map_err(|source| failed(source, origin, Phase::Answer, &self.timeouts))?;
         let (status, headers) = (response.status(), response.headers());
+        if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            return Err(HubError::Proxy { origin: origin.clone() });
+        }
         self.origins.observe(origin, traffic, status.as_u16(), headers);
         if *origin == self.endpoint.origin() {
             self.notices.tell(origin, headers, self.credential.as_ref());
