@@ -16,7 +16,7 @@ use crate::core::repo_path::RepoPath;
 /// Most characters of a header that are shown.
 const SHOWN_MAX: usize = 200;
 /// Longest text that may be a pointer of Git LFS, in bytes (its specification's own limit).
-const POINTER_MAX: u64 = 1024;
+const POINTER_MAX: usize = 1024;
 
 /// What is asked of a file.
 #[derive(Debug, Clone, Copy)]
@@ -59,14 +59,14 @@ pub(super) fn check_head(status: StatusCode, headers: &HeaderMap, wish: Wish<'_>
 
 /// Whether a refused answer is short enough to be a pointer.
 pub(super) fn may_be_pointer(headers: &HeaderMap) -> bool {
-    length(headers).is_some_and(|length| length <= POINTER_MAX)
+    length(headers).is_some_and(|length| length <= POINTER_MAX as u64)
 }
 
 /// Whether these first bytes of a body are what Git itself stores of a large file, this one: its
 /// pointer, which names the digest.
 pub(super) fn is_pointer(bytes: &[u8], digest: &Digest) -> bool {
     let Digest::Sha256(sha256) = digest else { return false };
-    let text = &bytes[..bytes.len().min(POINTER_MAX as usize)];
+    let text = &bytes[..bytes.len().min(POINTER_MAX)];
     let Ok(text) = std::str::from_utf8(text) else { return false };
     text.starts_with("version ") && text.lines().any(|line| line == format!("oid sha256:{sha256}"))
 }
