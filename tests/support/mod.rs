@@ -57,6 +57,7 @@ pub use content::{Content, git_blob_sha1, sha256_hex};
 pub use directory::{
     assert_complete, assert_valid, flip_byte, listing, own_elsewhere, partial_of, partials, receipt, trace,
 };
+pub use http::Ending;
 pub use hub::Hub;
 pub use process::{Child, Invocation, Muster, Output};
 pub use record::{Origin, Recorded};
