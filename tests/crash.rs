@@ -123,6 +123,7 @@ fn pull_and_kill(hub: &Hub, world: &Muster, repo: &RepoSpec, patience: Duration,
     false
 }
 
+// class: looks-complete, wrong-bytes, progress-lost, gate
 #[test]
 fn a_pull_killed_at_random_instants_never_shows_a_wrong_byte_nor_an_open_gate_and_ends() {
     let rounds = number("MUSTER_CRASH_ROUNDS").unwrap_or(25);
