@@ -52,8 +52,8 @@ pub fn torn<'a>(paths: impl Iterator<Item = &'a RepoPath>, takes: impl Fn(&RepoP
     for path in paths.filter(|path| is_shard(path)) {
         let Some((head, tail)) = path.as_str().rsplit_once("-of-") else { continue };
         let Some((stem, _)) = head.rsplit_once('-') else { continue };
-        let (taken, all) = sets.entry(format!("{stem}-*-of-{tail}")).or_default();
-        *taken += usize::from(takes(path));
+        let (chosen, all) = sets.entry(format!("{stem}-*-of-{tail}")).or_default();
+        *chosen += usize::from(takes(path));
         *all += 1;
     }
     let is_torn = |(_, (taken, all)): &(String, (usize, usize))| (1..*all).contains(taken);

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 use crate::clock;
 
-/// Fewer bytes than this in a whole idle timeout are a trickle. With the default of 30 s that is
-/// some 34 bytes a second: no link that carries anything is as slow, and one that is loses one
+/// Fewer bytes than this in a whole idle timeout are a trickle. With the default of a minute
+/// that is some 17 bytes a second: no link that carries anything is as slow, and one that is loses one
 /// request in that time.
 const TRICKLE_BELOW: u64 = 1 << 10;
 

@@ -115,7 +115,7 @@ fn a_connection_that_breaks_in_the_middle_of_tls_goes_on_where_it_was() {
     let company = Authority::new("company");
     let secure = Secure::behind(&company, &company, Oddity::None).trusting(&company);
     let cuts = [Behaviour::ResetAfter(100_000), Behaviour::StallAfter(50_000), Behaviour::ShortBody(50_000)];
-    cuts.into_iter().fold(secure.hub.on(Match::cdn("a.bin").get()), |rule, cut| rule.then(cut));
+    cuts.into_iter().fold(secure.hub.on(Match::cdn("a.bin").get()), Scripted::then);
     secure.pull().run().expect_code(0);
     secure.assert_complete();
     assert!(secure.hub.bytes_sent_for("a.bin") <= 400_000, "{}", secure.hub.bytes_sent_for("a.bin"));

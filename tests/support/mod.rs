@@ -62,7 +62,7 @@ pub use hub::Hub;
 pub use process::{Child, Invocation, Muster, Output};
 pub use record::{Origin, Recorded};
 pub use repo::{FileSpec, RepoKind, RepoSpec};
-pub use script::Match;
+pub use script::{Match, Scripted};
 pub use socket::{Api, Events, Owner, answer, submission};
 
 /// Says that this test could not run here and why; the caller returns. `tests/run` counts the line as
