@@ -43,6 +43,7 @@ fn refused(world: &Muster, volume: &std::path::Path, args: &[&str], code: i32, w
     error
 }
 
+// class: credentials, words
 #[test]
 fn each_refusal_of_the_hub_has_its_own_words_and_leaves_nothing() {
     let hub = Hub::with([
@@ -69,6 +70,7 @@ fn each_refusal_of_the_hub_has_its_own_words_and_leaves_nothing() {
     refused(&stranger, &volume, &["pull", "org/gated"], 17, &["org/gated", "the token's account"]);
 }
 
+// class: credentials
 #[test]
 fn masked_digests_are_refused_with_the_way_to_get_access() {
     let hub = Hub::start(repo().gated());
@@ -77,6 +79,7 @@ fn masked_digests_are_refused_with_the_way_to_get_access() {
     assert!(error.contains(&format!("{}/org/model", hub.url())), "it names the page: {error}");
 }
 
+// class: network, words
 #[test]
 fn an_endpoint_that_cannot_be_reached_is_named() {
     let hub = Hub::start(repo());
@@ -118,6 +121,7 @@ fn a_key_that_no_configuration_has_is_named() {
     assert!(hub.requests().is_empty());
 }
 
+// class: revision
 #[test]
 fn patterns_that_match_nothing_are_told() {
     let hub = Hub::start(repo());
@@ -125,6 +129,7 @@ fn patterns_that_match_nothing_are_told() {
     refused(&world, &volume, &["pull", "org/model", "--include", "*.gguf"], 2, &["--include *.gguf", "hint:"]);
 }
 
+// class: bounds
 #[test]
 fn a_volume_without_room_is_told_with_its_figures() {
     let hub = Hub::start(repo());
@@ -139,6 +144,7 @@ fn a_volume_without_room_is_told_with_its_figures() {
     }
 }
 
+// class: permissions
 #[test]
 fn a_volume_that_cannot_be_written_is_told_before_a_byte_is_fetched() {
     let hub = Hub::start(repo());
@@ -164,6 +170,7 @@ fn a_token_file_that_is_empty_or_of_several_lines_is_refused() {
     }
 }
 
+// class: names
 #[test]
 fn hostile_names_in_a_listing_are_refused_whole() {
     for name in ["../outside", "/etc/passwd", "a/../../b", "a\\b", ".muster/receipt.json", "nul\0", "a//b"] {
@@ -175,6 +182,7 @@ fn hostile_names_in_a_listing_are_refused_whole() {
     }
 }
 
+// class: names
 #[test]
 fn a_listing_in_which_a_file_is_a_folder_is_refused() {
     let hub = Hub::start(repo().plain("node", "x").plain("node/child", "y"));

@@ -125,6 +125,7 @@ impl Profile {
     }
 }
 
+// class: looks-complete, wrong-bytes, progress-lost, gate
 #[test]
 fn a_pull_killed_at_random_instants_never_shows_a_wrong_byte_nor_an_open_gate_and_ends() {
     small_shards().show(number("MUSTER_CRASH_ROUNDS").unwrap_or(25));

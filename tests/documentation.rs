@@ -71,6 +71,40 @@ fn every_promise_names_code_and_tests_that_exist() {
 }
 
 #[test]
+fn every_row_of_the_fault_model_names_drills_that_exist() {
+    let document = read("ARCHITECTURE.md");
+    let model = document.split_once("\n## Fault model\n").expect("the fault model").1;
+    let model = model.split("\n## ").next().unwrap_or_default();
+    let areas: Vec<_> = model.split("\n### ").skip(1).collect();
+    assert!(areas.len() >= 8, "{} areas", areas.len());
+    for area in areas {
+        let name = area.lines().next().unwrap_or_default();
+        let rows: Vec<_> = area.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+        assert!(!rows.is_empty(), "nothing breaks in `{name}`");
+        for row in rows {
+            let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+            let [fault, _, drills] = &cells[..] else { panic!("three cells: {row}") };
+            assert_all_stand(drills, true, &format!("{name}: {fault}"));
+        }
+    }
+}
+
+#[test]
+fn the_table_of_what_has_hurt_people_is_the_one_that_the_tests_make() {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/classes");
+    let made = std::process::Command::new(program).output().expect("python3 runs tests/classes");
+    let (table, error) = (String::from_utf8_lossy(&made.stdout), String::from_utf8_lossy(&made.stderr));
+    assert!(made.status.success(), "{error}");
+    assert!(
+        read("ARCHITECTURE.md").contains(&format!("-->\n{}\n<!--", table.trim())),
+        "the table in ARCHITECTURE.md is an old one: tests/classes --write"
+    );
+    for row in table.lines().skip(2) {
+        assert_all_stand(row, true, "what has hurt people");
+    }
+}
+
+#[test]
 fn the_table_of_exit_codes_is_the_one_in_the_program() {
     let mut named = BTreeMap::new();
     for row in table(&read("README.md"), "## Exit codes") {

@@ -61,6 +61,7 @@ fn a_name_that_nothing_has_ends_with_13_whether_or_not_somebody_owns_the_volume(
     }
 }
 
+// class: writers, store
 #[test]
 fn what_needs_an_owner_of_its_own_ends_with_15_while_another_host_owns_the_volume() {
     let (_hub, world) = with(&["one"]);
@@ -78,6 +79,7 @@ fn what_needs_an_owner_of_its_own_ends_with_15_while_another_host_owns_the_volum
     assert!(world.model("one").exists());
 }
 
+// class: writers
 #[test]
 fn a_model_in_use_is_not_removed() {
     let (_hub, world) = with(&["one"]);

@@ -97,6 +97,7 @@ fn a_command_that_is_not_there_or_cannot_run_ends_as_in_a_shell() {
     assert_eq!(muster.run(&["gate", "kimi", "--", model.path("config.json").to_str().unwrap()]).code, Some(126));
 }
 
+// class: gate
 #[test]
 fn a_missing_shard_is_incomplete_and_the_command_never_runs() {
     let model = kimi();
@@ -111,6 +112,7 @@ fn a_missing_shard_is_incomplete_and_the_command_never_runs() {
     );
 }
 
+// class: gate, wrong-bytes
 #[test]
 fn a_flipped_byte_is_corrupt_and_the_command_never_runs() {
     for file in [SHARD, "config.json", "tokenizer/vocab.txt"] {
@@ -122,6 +124,7 @@ fn a_flipped_byte_is_corrupt_and_the_command_never_runs() {
     }
 }
 
+// class: gate, wrong-bytes
 #[test]
 fn a_flipped_byte_behind_restored_times_is_found_by_a_full_check() {
     let files = kimi_shaped();
@@ -151,6 +154,7 @@ fn trust_what_is_there(model: &Model) {
     fs::write(model.path(".muster/receipt.json"), receipt.to_string()).unwrap();
 }
 
+// class: gate
 #[test]
 fn a_model_never_pulled_is_unknown_and_the_message_says_where_was_looked() {
     let model = kimi();
@@ -165,6 +169,7 @@ fn a_model_never_pulled_is_unknown_and_the_message_says_where_was_looked() {
     assert!(ended.stdout.starts_with(&looked), "{}", ended.stdout);
 }
 
+// class: gate
 #[test]
 fn a_cut_shard_names_the_missing_bytes_every_time() {
     for cut in [1, 500] {
@@ -182,6 +187,7 @@ fn a_cut_shard_names_the_missing_bytes_every_time() {
     }
 }
 
+// class: gate
 #[test]
 fn a_link_in_the_place_of_a_file_keeps_the_gate_closed() {
     let model = kimi();
@@ -193,6 +199,7 @@ fn a_link_in_the_place_of_a_file_keeps_the_gate_closed() {
     assert!(ended.stdout.contains("a regular file expected"), "{}", ended.stdout);
 }
 
+// class: gate, permissions
 #[test]
 fn a_directory_that_cannot_be_written_to_is_gated_and_left_untouched() {
     let model = kimi();
@@ -220,6 +227,7 @@ fn flip_nothing_but_ask(muster: &Caller) {
     assert_eq!(muster.run(&["gate", "kimi", "--manifest-id", &"0".repeat(64)]).code, Some(12));
 }
 
+// class: gate
 #[test]
 fn no_receipt_is_incomplete_even_when_every_byte_is_right() {
     let model = kimi();
@@ -239,6 +247,7 @@ fn no_receipt_is_incomplete_even_when_every_byte_is_right() {
     assert!(ended.stdout.contains("the receipt is damaged"), "{}", ended.stdout);
 }
 
+// class: gate, revision
 #[test]
 fn a_receipt_of_another_manifest_keeps_the_gate_closed() {
     let model = kimi();
@@ -251,6 +260,7 @@ fn a_receipt_of_another_manifest_keeps_the_gate_closed() {
     assert!(ended.stdout.contains("the receipt is for another manifest"), "{}", ended.stdout);
 }
 
+// class: gate
 #[test]
 fn a_manifest_that_cannot_be_read_is_not_called_complete() {
     let model = kimi();
@@ -258,6 +268,7 @@ fn a_manifest_that_cannot_be_read_is_not_called_complete() {
     assert_eq!(Caller::on(model.volume()).run(&["gate", "kimi"]).code, Some(18));
 }
 
+// class: verify-cost
 #[test]
 fn a_drift_of_identities_is_hashed_once_and_remembered() {
     let model = kimi();
@@ -336,6 +347,7 @@ fn people_see_ten_files_and_how_many_more() {
     assert!(ended.stderr.contains("fetches these files again (30 B)"), "{}", ended.stderr);
 }
 
+// class: gate, revision
 #[test]
 fn a_partial_selection_is_named() {
     let selection = Selection::new(vec![Pattern::parse("*.json").unwrap()], vec![]);
@@ -349,6 +361,7 @@ fn a_partial_selection_is_named() {
     );
 }
 
+// class: writers
 #[test]
 fn the_launched_command_keeps_the_directory_in_use() {
     let model = kimi();
@@ -375,6 +388,7 @@ fn a_held_gate_keeps_the_lock_until_it_is_told_to_stop() {
     assert!(matches!(dir.lock_exclusive(), Attempt::Taken(_)));
 }
 
+// class: gate, writers
 #[test]
 fn a_directory_under_change_is_held() {
     let model = kimi();
@@ -383,6 +397,7 @@ fn a_directory_under_change_is_held() {
     assert_eq!(Caller::on(model.volume()).run(&["gate", "kimi"]).code, Some(15));
 }
 
+// class: gate
 #[test]
 fn a_waiting_gate_opens_when_the_model_arrives() {
     let model = kimi();
@@ -398,6 +413,7 @@ fn a_waiting_gate_opens_when_the_model_arrives() {
     assert!(mark.exists());
 }
 
+// class: gate, stalls
 #[test]
 fn a_wait_ends_at_its_limit_at_a_stall_or_at_once() {
     let model = kimi();
@@ -414,6 +430,7 @@ fn a_wait_ends_at_its_limit_at_a_stall_or_at_once() {
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
+// class: gate, revision
 #[test]
 fn an_update_during_the_check_never_opens_on_a_mixture() {
     let model = kimi();
@@ -443,6 +460,7 @@ fn an_update_during_the_check_never_opens_on_a_mixture() {
     assert!(gate.check(&quiet).decision.is_open());
 }
 
+// class: gate
 #[test]
 fn a_file_changed_while_others_are_hashed_is_looked_at_again() {
     let model = kimi();
@@ -455,6 +473,7 @@ fn a_file_changed_while_others_are_hashed_is_looked_at_again() {
     assert_eq!(answer.decision.exit(), 11, "{:?}", answer.decision);
 }
 
+// class: verify-cost
 #[test]
 fn a_memory_that_others_could_write_is_not_used_and_that_is_said() {
     let model = kimi();
@@ -469,6 +488,7 @@ fn a_memory_that_others_could_write_is_not_used_and_that_is_said() {
     assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
 }
 
+// class: gate, looks-complete
 #[test]
 fn a_first_pull_under_way_is_incomplete_and_names_what_is_missing() {
     let model = kimi();
@@ -484,6 +504,7 @@ fn a_first_pull_under_way_is_incomplete_and_names_what_is_missing() {
     assert!(!model.path(".muster/receipt.json").exists());
 }
 
+// class: gate
 #[test]
 fn a_wait_ends_at_once_when_the_pull_has_given_up() {
     let model = kimi();
@@ -507,6 +528,7 @@ fn a_wait_ends_at_once_when_the_pull_has_given_up() {
     assert!(muster.run(&["gate", "kimi", "--wait=60s"]).stdout.contains("the pull failed: not enough space"));
 }
 
+// class: verify-cost
 #[test]
 fn verify_renews_the_receipt_of_a_right_model() {
     let model = kimi();
@@ -521,6 +543,7 @@ fn verify_renews_the_receipt_of_a_right_model() {
     assert_eq!(gate["files"]["trusted"], 7, "nothing is left to hash");
 }
 
+// class: verify-cost
 #[test]
 fn verify_makes_a_receipt_where_only_that_was_missing() {
     let model = kimi();
@@ -531,6 +554,7 @@ fn verify_makes_a_receipt_where_only_that_was_missing() {
     assert_eq!(muster.run(&["gate", "kimi"]).code, Some(0));
 }
 
+// class: verify-cost, gate
 #[test]
 fn verify_names_bad_files_and_keeps_the_gate_closed() {
     let model = kimi();
@@ -559,6 +583,7 @@ fn verify_moves_bad_files_to_quarantine_only_when_asked() {
     assert_eq!(muster.run(&["gate", "kimi"]).code, Some(10));
 }
 
+// class: verify-cost
 #[test]
 fn verify_of_a_missing_file_keeps_the_receipt_for_the_rest() {
     let model = kimi();
@@ -581,6 +606,7 @@ fn two_directories_of_one_repository_are_a_usage_error() {
     assert!(ended.stderr.contains("kimi, other"), "{}", ended.stderr);
 }
 
+// class: verify-cost
 #[test]
 fn an_unchanged_model_of_the_reference_shape_is_gated_without_hashing() {
     let files: Vec<_> = (0..140).map(|n| (format!("model-{:05}-of-000140.safetensors", n + 1), vec![3; 100])).collect();

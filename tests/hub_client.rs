@@ -111,6 +111,7 @@ async fn datasets_and_spaces_have_addresses_of_their_own() {
     }
 }
 
+// class: revision
 #[tokio::test]
 async fn every_page_of_a_listing_is_read() {
     let spec = RepoSpec::kimi(9, 4096, 5).branch("main").named("org/model");
@@ -132,6 +133,7 @@ async fn every_page_of_a_listing_is_read() {
     }
 }
 
+// class: revision
 #[tokio::test]
 async fn a_page_that_comes_again_ends_the_listing() {
     let hub = Hub::start(small());
@@ -147,6 +149,7 @@ async fn a_page_that_comes_again_ends_the_listing() {
     assert_eq!(hub.count(Match::tree()), 1);
 }
 
+// class: proxies, credentials
 #[tokio::test]
 async fn a_next_page_on_another_server_is_not_asked_for() {
     let hub = Hub::start(small());
@@ -158,6 +161,7 @@ async fn a_next_page_on_another_server_is_not_asked_for() {
     assert_eq!(hub.count(Match::cdn("")), 0);
 }
 
+// class: credentials
 #[tokio::test]
 async fn masked_digests_are_refused_with_the_way_to_access() {
     let hub = Hub::start(small().gated());
@@ -175,6 +179,7 @@ async fn masked_digests_are_refused_with_the_way_to_access() {
     }
 }
 
+// class: names
 #[tokio::test]
 async fn an_unsafe_path_is_named_and_refused() {
     let hub = Hub::start(small());
@@ -188,6 +193,7 @@ async fn an_unsafe_path_is_named_and_refused() {
 
 // ---- where a file's bytes are --------------------------------------------------------------------
 
+// class: credentials
 #[tokio::test]
 async fn the_token_goes_to_the_hub_and_never_to_another_origin() {
     let hub = Hub::start(small());
@@ -208,6 +214,7 @@ async fn the_token_goes_to_the_hub_and_never_to_another_origin() {
     assert!(hub.requests().iter().all(|request| request.header("user-agent").unwrap().starts_with("muster/")));
 }
 
+// class: proxies
 #[tokio::test]
 async fn the_metadata_are_read_on_the_redirect_and_the_storage_is_not_asked() {
     let hub = Hub::start(small());
@@ -232,6 +239,7 @@ async fn the_metadata_are_read_on_the_redirect_and_the_storage_is_not_asked() {
     assert!(matches!(error, HubError::Contradiction { what: "commit", .. }), "{error}");
 }
 
+// class: proxies
 #[tokio::test]
 async fn a_relative_redirect_is_followed_with_its_query() {
     let hub = Hub::start(small());
@@ -245,6 +253,7 @@ async fn a_relative_redirect_is_followed_with_its_query() {
     assert_eq!(hub.resolves_of("config.json"), 1, "the bytes come from where the resolver sent us");
 }
 
+// class: credentials
 #[tokio::test]
 async fn a_renamed_repository_is_found_under_its_new_name() {
     let hub = Hub::start(small().renamed_from("old/name"));
@@ -254,6 +263,7 @@ async fn a_renamed_repository_is_found_under_its_new_name() {
     assert_eq!(body(&client, &location).await, vec![7; 5000]);
 }
 
+// class: proxies, credentials
 #[tokio::test]
 async fn a_mirror_that_sends_on_to_another_hub_is_followed_without_the_token() {
     let (mirror, hub) = (Hub::start(small()), Hub::start(small()));
@@ -266,6 +276,7 @@ async fn a_mirror_that_sends_on_to_another_hub_is_followed_without_the_token() {
     assert!(bearers(&hub.requests()).iter().all(Option::is_none));
 }
 
+// class: proxies
 #[tokio::test]
 async fn a_head_that_is_not_supported_leaves_the_resolver_itself() {
     let hub = Hub::start(small());
@@ -277,6 +288,7 @@ async fn a_head_that_is_not_supported_leaves_the_resolver_itself() {
     }
 }
 
+// class: proxies
 #[tokio::test]
 async fn redirects_without_end_or_aim_are_errors() {
     let hub = Hub::start(small());
@@ -299,6 +311,7 @@ async fn redirects_without_end_or_aim_are_errors() {
 
 // ---- refusals ------------------------------------------------------------------------------------
 
+// class: credentials
 #[tokio::test]
 async fn refusals_are_told_apart_and_not_repeated() {
     let gated = RepoSpec::new("org/gated").gated().lfs("w.bin", vec![1; 9]).branch("main");
@@ -342,6 +355,7 @@ async fn refusals_are_told_apart_and_not_repeated() {
     assert!(matches!(&error, HubError::EntryNotFound { path, .. } if path == "no.bin"), "{error}");
 }
 
+// class: credentials
 #[tokio::test]
 async fn a_refusal_shows_the_servers_words_and_request_but_not_the_token() {
     let hub = Hub::start(small());
@@ -355,6 +369,7 @@ async fn a_refusal_shows_the_servers_words_and_request_but_not_the_token() {
     assert!(matches!(error, HubError::Forbidden { .. }));
 }
 
+// class: proxies
 #[tokio::test]
 async fn a_page_for_people_is_not_a_hub() {
     let hub = Hub::start(small());
@@ -372,6 +387,7 @@ async fn a_page_for_people_is_not_a_hub() {
 
 // ---- trouble -------------------------------------------------------------------------------------
 
+// class: rate-limits
 #[tokio::test]
 async fn trouble_that_passes_is_waited_out_and_trouble_that_stays_is_reported() {
     let hub = Hub::start(small());
@@ -389,6 +405,7 @@ async fn trouble_that_passes_is_waited_out_and_trouble_that_stays_is_reported() 
     assert_eq!(hub.count(Match::info()), 5, "five failures in a row are enough");
 }
 
+// class: stalls
 #[tokio::test]
 async fn silence_is_named_by_what_was_waited_for() {
     let hub = Hub::start(small());
@@ -415,6 +432,7 @@ async fn an_unreachable_hub_is_named_and_could_not_be_checked() {
 
 /// Trust roots are read from the environment, which a test may not change for its neighbours:
 /// the test runs itself once more in an environment of its own.
+// class: network
 #[test]
 fn a_machine_without_certificates_still_talks_to_a_mirror_of_its_own() {
     const NAME: &str = "a_machine_without_certificates_still_talks_to_a_mirror_of_its_own";
@@ -433,6 +451,7 @@ fn a_machine_without_certificates_still_talks_to_a_mirror_of_its_own() {
     assert!(matches!(error, HubError::Tls { .. }), "{error}");
 }
 
+// class: rate-limits
 #[tokio::test]
 async fn retry_after_is_obeyed_in_seconds_and_as_a_date() {
     let in_seconds = || Behaviour::too_many_requests(1);
@@ -448,6 +467,7 @@ async fn retry_after_is_obeyed_in_seconds_and_as_a_date() {
     }
 }
 
+// class: rate-limits
 #[tokio::test]
 async fn requests_are_paced_by_what_is_left_before_a_429_comes() {
     let hub = Hub::start(small());

@@ -134,6 +134,7 @@ fn a_head_request_tells_everything_but_the_bytes() {
     }
 }
 
+// class: ranges
 #[test]
 fn exactly_the_asked_range_is_sent() {
     let hub = Served::start();
@@ -162,6 +163,7 @@ fn exactly_the_asked_range_is_sent() {
     assert_eq!(large.get("/org/model/resolve/main/model-00001-of-000001.safetensors").body, bytes);
 }
 
+// class: ranges
 #[test]
 fn a_range_past_the_end_is_refused_with_the_size() {
     let hub = Served::start();
@@ -213,6 +215,7 @@ fn what_is_not_here_is_told_in_the_hubs_words() {
     assert_eq!(hub.ask("PUT", &shard_url(), &[], b"x").status, 405);
 }
 
+// class: names
 #[test]
 fn no_url_leaves_the_model_or_enters_our_folder() {
     let hub = Served::start();
@@ -237,6 +240,7 @@ fn no_url_leaves_the_model_or_enters_our_folder() {
     }
 }
 
+// class: credentials
 #[test]
 fn without_the_token_nothing_is_told() {
     let auth = MirrorAuth::Bearer(BearerToken::parse("hf_mirror_secret").unwrap());
@@ -253,6 +257,7 @@ fn without_the_token_nothing_is_told() {
     assert_eq!(answer.status, 200);
 }
 
+// class: wrong-bytes
 #[test]
 fn a_file_that_drifted_is_not_served_and_the_others_are() {
     let hub = Served::start();
@@ -274,6 +279,7 @@ fn a_file_that_drifted_is_not_served_and_the_others_are() {
     assert_eq!(hub.get("/org/model/resolve/main/README.md").status, 200);
 }
 
+// class: wrong-bytes
 #[test]
 fn a_file_that_changes_while_it_is_sent_is_cut_short() {
     let hub = Served::with(1, 64_000_000, MirrorAuth::Everybody, 1000);
@@ -289,6 +295,7 @@ fn a_file_that_changes_while_it_is_sent_is_cut_short() {
     assert!(received < 63_000_000, "{received} bytes came");
 }
 
+// class: gate
 #[test]
 fn only_what_has_a_receipt_is_served_and_what_comes_is_noticed() {
     let hub = Served::start();
@@ -311,6 +318,7 @@ fn only_what_has_a_receipt_is_served_and_what_comes_is_noticed() {
     assert!(main.header("x-error-message").contains("refs/pr/1"));
 }
 
+// class: revision
 #[test]
 fn a_selection_of_files_does_not_pass_for_the_repository() {
     let hub = Served::start();
@@ -347,6 +355,7 @@ fn mirror_until(mut condition: impl FnMut() -> bool) {
     panic!("not within six seconds");
 }
 
+// class: credentials
 #[test]
 fn the_verb_serves_tells_where_and_logs_no_token() {
     let hub = Served::start();

@@ -76,6 +76,7 @@ impl Guarded {
     }
 }
 
+// class: names
 #[test]
 fn a_hostile_name_is_refused_before_any_file_is_written_and_named() {
     let (long, deep) = ("x".repeat(256), "d/".repeat(1536) + "x");
@@ -132,6 +133,7 @@ fn a_hostile_name_is_refused_before_any_file_is_written_and_named() {
     guarded.assert_untouched();
 }
 
+// class: names
 #[test]
 fn odd_names_that_are_safe_arrive_as_they_are() {
     let (component, umlauts) = ("x".repeat(255), "ü".repeat(127));
@@ -180,6 +182,7 @@ fn odd_names_that_are_safe_arrive_as_they_are() {
     guarded.assert_untouched();
 }
 
+// class: names
 #[test]
 fn names_that_differ_in_case_or_form_alone_both_arrive_or_are_refused_up_front() {
     let pairs = [("Model.bin", "model.bin"), ("caf\u{e9}.json", "cafe\u{301}.json"), ("Sub/x", "sub/X")];
@@ -206,6 +209,7 @@ fn names_that_differ_in_case_or_form_alone_both_arrive_or_are_refused_up_front()
     assert!(!left.iter().any(|name| name.contains(".tmp")), "the try leaves nothing: {left:?}");
 }
 
+// class: names
 #[test]
 fn a_file_where_another_entry_needs_a_folder_is_refused() {
     let hub = Hub::with([
@@ -220,6 +224,7 @@ fn a_file_where_another_entry_needs_a_folder_is_refused() {
     }
 }
 
+// class: names, progress-lost
 #[test]
 fn what_a_user_has_where_a_folder_or_a_file_belongs_stays() {
     let repo = RepoSpec::new("org/model").plain("sub/x", "1").plain("y", "2");
@@ -245,6 +250,7 @@ fn small() -> RepoSpec {
     (0..6).fold(repo, |repo, at| repo.lfs(&format!("sub/{at}.bin"), Content::generated(10 + at, MIB / 4)))
 }
 
+// class: names
 #[test]
 fn links_planted_before_a_pull_lead_nowhere() {
     let repo = small();
@@ -297,6 +303,7 @@ fn links_planted_before_a_pull_lead_nowhere() {
     }
 }
 
+// class: names
 #[test]
 fn links_planted_during_a_pull_lead_nowhere() {
     let repo = small();
@@ -352,6 +359,7 @@ impl Drop for Flag<'_> {
     }
 }
 
+// class: names
 #[test]
 fn a_folder_swapped_for_a_link_again_and_again_steers_no_write() {
     let repo = (0..150).fold(RepoSpec::new("org/model"), |repo, at| {
@@ -398,6 +406,7 @@ fn figure(pid: u32, name: &str) -> Option<u64> {
     line.trim().trim_end_matches(" kB").trim().parse().ok()
 }
 
+// class: bounds
 #[test]
 fn twenty_thousand_files_arrive_in_bounded_time_memory_and_descriptors() {
     let count = 20_000u64;

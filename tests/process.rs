@@ -63,6 +63,7 @@ fn mode(path: &Path) -> u32 {
 
 // ---- signals -----------------------------------------------------------------------------------
 
+// class: progress-lost
 #[test]
 fn the_end_of_the_terminal_ends_a_pull_like_a_signal_with_everything_received_claimed() {
     let repo = shards(6, 4 * MIB);
@@ -110,6 +111,7 @@ fn a_detached_pull_outlives_its_terminal() {
     assert_complete(&world.model("org/model"), &repo);
 }
 
+// class: words, progress-lost
 #[test]
 fn a_second_interrupt_ends_a_pull_at_once_and_the_next_one_goes_on() {
     let repo = shards(6, 4 * MIB);
@@ -127,6 +129,7 @@ fn a_second_interrupt_ends_a_pull_at_once_and_the_next_one_goes_on() {
     assert_complete(&world.model("org/model"), &repo);
 }
 
+// class: words, stalls
 #[test]
 fn signals_end_a_pull_that_waits_for_an_answer() {
     let hub = Hub::start(shards(2, MIB));
@@ -145,6 +148,7 @@ fn signals_end_a_pull_that_waits_for_an_answer() {
     }
 }
 
+// class: looks-complete, progress-lost
 #[test]
 fn a_stopped_pull_goes_on_when_it_is_continued() {
     let repo = shards(8, 4 * MIB);
@@ -162,6 +166,7 @@ fn a_stopped_pull_goes_on_when_it_is_continued() {
     assert!(hub.total_body_bytes() <= repo.total_bytes() + MIB, "{} bytes", hub.total_body_bytes());
 }
 
+// class: progress-lost
 #[test]
 fn a_pull_outlives_its_parent() {
     let repo = shards(4, 2 * MIB);
@@ -179,6 +184,7 @@ fn a_pull_outlives_its_parent() {
 
 // ---- limits ------------------------------------------------------------------------------------
 
+// class: bounds
 #[test]
 fn few_descriptors_mean_fewer_connections_not_failures() {
     let repo = (0..200)
@@ -194,6 +200,7 @@ fn few_descriptors_mean_fewer_connections_not_failures() {
     assert!(hub.peak_connections(Origin::Cdn) <= 12, "{}", hub.peak_connections(Origin::Cdn));
 }
 
+// class: bounds
 #[test]
 fn no_descriptors_at_all_are_named_as_such() {
     let repo = shards(2, MIB);
@@ -204,6 +211,7 @@ fn no_descriptors_at_all_are_named_as_such() {
     assert!(out.stderr.contains("open files"), "{out}");
 }
 
+// class: bounds
 #[test]
 fn memory_stays_small_whatever_the_size_of_the_model() {
     let repo = shards(24, 8 * MIB);
@@ -225,6 +233,7 @@ fn memory_stays_small_whatever_the_size_of_the_model() {
     assert!(peak > 0 && peak <= 64 << 10, "{peak} KiB");
 }
 
+// class: bounds
 #[test]
 fn a_pull_works_with_little_address_space() {
     let repo = shards(12, 6 * MIB);
@@ -236,6 +245,7 @@ fn a_pull_works_with_little_address_space() {
 
 // ---- outputs -----------------------------------------------------------------------------------
 
+// class: words
 #[test]
 fn an_output_that_nobody_reads_is_no_failure_and_one_that_cannot_be_written_is_told() {
     let repo = shards(2, MIB);
@@ -265,6 +275,7 @@ fn an_output_that_nobody_reads_is_no_failure_and_one_that_cannot_be_written_is_t
     }
 }
 
+// class: words
 #[test]
 fn a_full_pipe_holds_up_the_words_and_not_the_work() {
     let repo = shards(2, MIB);
@@ -295,6 +306,7 @@ fn a_full_pipe_holds_up_the_words_and_not_the_work() {
 
 // ---- modes and users ---------------------------------------------------------------------------
 
+// class: permissions
 #[test]
 fn modes_follow_the_umask_where_they_should_and_nowhere_else() {
     let repo = shards(2, MIB).plain("sub/x.json", "{}");
@@ -322,6 +334,7 @@ fn modes_follow_the_umask_where_they_should_and_nowhere_else() {
     }
 }
 
+// class: permissions
 #[test]
 fn a_setgid_folder_gives_its_group_to_everything() {
     const GROUP: u32 = 54_321;
@@ -356,6 +369,7 @@ fn binary_for_all(world: &Muster) -> PathBuf {
     binary
 }
 
+// class: permissions
 #[test]
 fn a_user_without_home_or_name_needs_the_volume_alone() {
     const USER: u32 = 54_322;
@@ -397,6 +411,7 @@ fn a_user_without_home_or_name_needs_the_volume_alone() {
     assert_eq!(hub.total_body_bytes(), sent);
 }
 
+// class: permissions
 #[test]
 fn a_read_only_volume_says_so_at_the_start_and_still_gates() {
     let repo = shards(2, MIB);

@@ -19,6 +19,7 @@ fn repo() -> RepoSpec {
     RepoSpec::kimi(4, MIB, 6).named("org/model")
 }
 
+// class: bounds, words
 #[test]
 fn a_dry_run_tells_the_figures_and_writes_nothing() {
     let repo = RepoSpec::kimi(119, 8192, 21);
@@ -42,6 +43,7 @@ fn a_dry_run_tells_the_figures_and_writes_nothing() {
     assert!(listing(world.volume()).is_empty());
 }
 
+// class: words
 #[test]
 fn a_dry_run_counts_what_is_there() {
     let repo = repo();
@@ -65,6 +67,7 @@ fn a_dry_run_counts_what_is_there() {
     assert!(out.stdout.contains("0 B to fetch"), "{out}");
 }
 
+// class: words
 #[test]
 fn a_detached_pull_says_where_it_is_and_ends_by_itself() {
     let repo = repo();
@@ -94,6 +97,7 @@ fn a_detached_pull_that_cannot_start_says_why() {
     wait_until("nothing runs", SOON, || world.processes().is_empty());
 }
 
+// class: credentials
 #[test]
 fn a_token_goes_to_its_endpoint_and_into_no_word_and_no_file() {
     let repo = repo();
@@ -111,6 +115,7 @@ fn a_token_goes_to_its_endpoint_and_into_no_word_and_no_file() {
     }
 }
 
+// class: writers
 #[test]
 fn a_pull_whose_volume_was_taken_writes_no_more_and_says_so() {
     let repo = repo();
@@ -132,6 +137,7 @@ fn a_pull_whose_volume_was_taken_writes_no_more_and_says_so() {
     assert!(!world.model("org/model").join(".muster/receipt.json").exists());
 }
 
+// class: words
 #[test]
 fn the_directory_alone_is_the_result() {
     let repo = repo();
@@ -146,6 +152,7 @@ fn the_directory_alone_is_the_result() {
     assert_eq!(json["commit"], hub.commit("org/model", "main"));
 }
 
+// class: gate, wrong-bytes
 #[test]
 fn a_file_that_changed_before_the_receipt_is_written_is_on_no_receipt() {
     let repo = repo();
@@ -185,6 +192,7 @@ fn boot_again(world: &Muster) {
     std::fs::write(&path, record.to_string()).unwrap();
 }
 
+// class: progress-lost
 #[test]
 fn what_a_stopped_pull_received_counts_even_after_another_boot() {
     let repo = RepoSpec::kimi(3, 4 * MIB, 7).named("org/model");
@@ -206,6 +214,7 @@ fn what_a_stopped_pull_received_counts_even_after_another_boot() {
     assert!(sent <= repo.total_bytes() + MIB, "{sent} of {} bytes", repo.total_bytes());
 }
 
+// class: store
 #[test]
 fn a_daemon_that_lost_its_store_knows_every_model_from_its_directory() {
     let hub = Hub::start(repo());
@@ -221,6 +230,7 @@ fn a_daemon_that_lost_its_store_knows_every_model_from_its_directory() {
     assert_eq!(hub.total_body_bytes(), sent);
 }
 
+// class: words
 #[test]
 fn a_failure_names_the_file_the_range_the_host_and_what_to_do() {
     let repo = repo();

@@ -14,6 +14,7 @@ use support::*;
 
 const MIB: u64 = 1 << 20;
 
+// class: rate-limits
 #[test]
 fn a_repository_arrives_whole_and_the_second_pull_asks_once() {
     let repo = RepoSpec::kimi(12, MIB, 21);

@@ -41,6 +41,7 @@ fn in_place(directory: &Path, repo: &RepoSpec) -> Vec<String> {
     there.map(|file| file.path.clone()).collect()
 }
 
+// class: progress-lost
 #[test]
 fn a_pull_that_was_killed_at_half_goes_on_and_finished_shards_are_not_fetched_again() {
     let repo = shards(12, 4 * MIB);
@@ -62,6 +63,7 @@ fn a_pull_that_was_killed_at_half_goes_on_and_finished_shards_are_not_fetched_ag
     world.args(["gate", "org/model"]).run().expect_code(0);
 }
 
+// class: progress-lost
 #[test]
 fn a_pull_that_is_killed_again_and_again_moves_on_each_time() {
     let repo = shards(8, 12 * MIB);
@@ -93,6 +95,7 @@ fn a_pull_that_is_killed_again_and_again_moves_on_each_time() {
     assert!(hub.total_body_bytes() <= most, "{} bytes in {kills} kills", hub.total_body_bytes());
 }
 
+// class: progress-lost
 #[test]
 fn a_signal_stops_a_pull_with_everything_received_claimed() {
     for (signal, code) in [("interrupt", 130), ("terminate", 143)] {
@@ -121,6 +124,7 @@ fn a_signal_stops_a_pull_with_everything_received_claimed() {
     }
 }
 
+// class: store, progress-lost
 #[test]
 fn a_store_that_is_lost_or_garbled_costs_no_byte() {
     for garbled in [false, true] {
@@ -145,6 +149,7 @@ fn a_store_that_is_lost_or_garbled_costs_no_byte() {
     }
 }
 
+// class: store
 #[test]
 fn a_complete_model_stays_complete_without_its_store() {
     let repo = shards(4, MIB);
@@ -157,6 +162,7 @@ fn a_complete_model_stays_complete_without_its_store() {
     assert_eq!(hub.requests().len(), 1, "only where the branch is: {:?}", hub.requests());
 }
 
+// class: words, verify-cost
 #[test]
 fn a_directory_that_was_deleted_by_hand_starts_from_zero() {
     let repo = shards(4, MIB);
@@ -190,6 +196,7 @@ fn one_partial(hub: &Hub, world: &Muster, repo: &RepoSpec) -> std::path::PathBuf
     partial_of(&directory, &shard.path).unwrap()
 }
 
+// class: ranges, looks-complete
 #[test]
 fn a_partial_that_has_all_its_bytes_needs_no_more() {
     let repo = shards(1, 4 * MIB);
@@ -204,6 +211,7 @@ fn a_partial_that_has_all_its_bytes_needs_no_more() {
     assert_eq!(hub.bytes_sent_for(&shard.path), before);
 }
 
+// class: wrong-bytes, looks-complete
 #[test]
 fn a_garbled_partial_is_found_out_by_its_hash() {
     let repo = shards(1, 4 * MIB);
@@ -216,6 +224,7 @@ fn a_garbled_partial_is_found_out_by_its_hash() {
     assert!(kept.iter().any(|name| name.contains("safetensors")), "the wrong bytes are kept: {kept:?}");
 }
 
+// class: looks-complete
 #[test]
 fn a_tail_of_zeros_is_never_accepted() {
     let repo = shards(1, 4 * MIB);
@@ -232,6 +241,7 @@ fn a_tail_of_zeros_is_never_accepted() {
     assert_complete(&world.model("org/model"), &repo);
 }
 
+// class: looks-complete
 #[test]
 fn final_names_never_exist_before_their_files_are_whole_and_right() {
     let repo = shards(6, 4 * MIB);
@@ -255,6 +265,7 @@ fn final_names_never_exist_before_their_files_are_whole_and_right() {
     assert_complete(&directory, &repo);
 }
 
+// class: progress-lost, verify-cost
 #[test]
 fn files_that_were_there_before_are_adopted_when_right_and_set_aside_when_wrong() {
     let repo = shards(3, MIB);
@@ -280,6 +291,7 @@ fn files_that_were_there_before_are_adopted_when_right_and_set_aside_when_wrong(
     assert_eq!(std::fs::read(directory.join("notes.txt")).unwrap(), b"mine");
 }
 
+// class: writers
 #[test]
 fn two_pulls_of_one_model_fetch_it_once() {
     let repo = shards(6, 4 * MIB);
@@ -297,6 +309,7 @@ fn two_pulls_of_one_model_fetch_it_once() {
     assert!(hub.total_body_bytes() <= repo.total_bytes() * 105 / 100, "{} bytes", hub.total_body_bytes());
 }
 
+// class: writers
 #[test]
 fn a_volume_held_elsewhere_is_not_waited_for_when_that_was_asked_for() {
     let repo = shards(2, MIB);
@@ -313,6 +326,7 @@ fn a_volume_held_elsewhere_is_not_waited_for_when_that_was_asked_for() {
     child.wait(SOON).expect_code(130);
 }
 
+// class: writers
 #[test]
 fn an_owner_that_was_killed_is_not_waited_for() {
     let repo = shards(6, 2 * MIB);
@@ -324,6 +338,7 @@ fn an_owner_that_was_killed_is_not_waited_for() {
     assert_complete(&world.model("org/model"), &repo);
 }
 
+// class: stalls, proxies
 #[test]
 fn an_origin_in_trouble_ends_the_pull_after_its_patience_and_the_next_one_goes_on() {
     let repo = shards(6, 2 * MIB);

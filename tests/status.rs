@@ -29,6 +29,7 @@ fn status(world: &Muster) -> Value {
     report
 }
 
+// class: words, progress-lost
 #[test]
 fn status_is_valid_before_during_after_and_with_the_daemon_killed() {
     let hub = Hub::start(kimi());
@@ -83,6 +84,7 @@ fn status_is_valid_before_during_after_and_with_the_daemon_killed() {
     assert!(out.stdout.starts_with("kimi  org/kimi@main  ready  "), "{out}");
 }
 
+// class: words, store
 #[test]
 fn without_the_socket_the_status_file_of_a_living_owner_tells() {
     let hub = Hub::start(kimi());
@@ -102,6 +104,7 @@ fn without_the_socket_the_status_file_of_a_living_owner_tells() {
     assert!(out.stderr.contains("cannot be reached"), "{out}");
 }
 
+// class: words
 #[test]
 fn a_stopped_owner_is_told_from_a_killed_one_by_nobody_and_both_are_dead() {
     let hub = Hub::start(kimi());
@@ -139,6 +142,7 @@ fn what_is_not_there_ends_with_13_and_says_where_was_looked() {
     assert!(out.stderr.contains("(from MUSTER_VOLUME)"), "{out}");
 }
 
+// class: words
 #[test]
 fn a_failed_job_shows_its_error_and_what_to_do() {
     let hub = Hub::start(kimi());
@@ -152,6 +156,7 @@ fn a_failed_job_shows_its_error_and_what_to_do() {
     assert!(out.stdout.contains("x  failed") && out.stdout.contains("\n  error: "), "{out}");
 }
 
+// class: words
 #[test]
 fn a_watcher_sees_each_change_as_a_line_of_json() {
     let hub = Hub::start(kimi());
@@ -195,6 +200,7 @@ fn events_histories_and_errors_keep_their_schemas() {
     assert_as_schema(&world, "error", &world.args(["status", "nope", "--json"]).run().expect_code(13).json());
 }
 
+// class: store, gate
 #[test]
 fn a_garbled_manifest_hides_no_other_model_and_stops_no_daemon() {
     let hub = Hub::start(kimi());

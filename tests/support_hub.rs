@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{
-    Behaviour, Content, FileSpec, Hub, Match, Muster, Origin, Reply, RepoSpec, git_blob_sha1, sha256_hex, wait_until,
+    Behaviour, Content, Ending, FileSpec, Hub, Match, Muster, Origin, Reply, RepoSpec, git_blob_sha1, sha256_hex,
+    wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -548,6 +549,54 @@ fn bodies_can_be_wrong_in_every_way() {
     let weak = play(Behaviour::WeakEtag);
     assert!(weak.header("etag").starts_with("W/\""));
     assert_eq!(play(Behaviour::ChangedEtag("other".into())).header("etag"), "\"other\"");
+}
+
+#[test]
+fn bodies_can_end_early_in_good_form_and_lie_about_where_they_are_from() {
+    let early = play(Behaviour::EndEarly(400));
+    assert_eq!((early.header("content-length"), early.body.len(), early.broken), ("400", 400, None));
+    assert_eq!(early.header("content-range"), "bytes 1000-1999/300000");
+    let chunked = play(Behaviour::All(vec![Behaviour::EndEarly(16), Behaviour::Chunked]));
+    assert!(chunked.body.starts_with(b"10\r\n") && chunked.body.ends_with(b"\r\n0\r\n\r\n"), "the last chunk comes");
+    let stuck = play(Behaviour::StuckAt(1300));
+    assert_eq!((stuck.header("content-length"), stuck.body.len()), ("1000", 300));
+    let whole = play(Behaviour::WholeAsPartial);
+    assert_eq!(
+        (whole.status, whole.body.len(), whole.header("content-range")),
+        (206, 300_000, "bytes 0-299999/300000")
+    );
+    let elsewhere = play(Behaviour::Mislabelled(50));
+    assert_eq!(elsewhere.header("content-range"), "bytes 1000-1999/300000");
+    assert_eq!(elsewhere.body, weights()[1050..2050]);
+    let twice = play(Behaviour::Stutter(100)).body;
+    assert_eq!(twice, [&weights()[1000..1100], &weights()[1000..1900]].concat());
+    let torn = play(Behaviour::RawThen(b"HTTP/1.1 206 Part".to_vec(), Ending::Reset));
+    assert_eq!((torn.status, torn.broken), (0, Some(ErrorKind::ConnectionReset)));
+}
+
+#[test]
+fn pages_can_go_on_without_end() {
+    let hub = Hub::start(small());
+    hub.always(Match::tree(), Behaviour::EndlessPages(3));
+    let first = get(&format!("{}/api/models/{ID}/tree/main", hub.url()));
+    let names = |answer: &Answer| {
+        answer.json().as_array().expect("a page").iter().map(|e| e["path"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&first), ["p0/0", "p0/1", "p0/2"]);
+    let link = first.header("link").split(['<', '>']).nth(1).expect("a link").to_owned();
+    assert_eq!(names(&get(&format!("{}{link}", hub.url()))), ["p1/0", "p1/1", "p1/2"]);
+}
+
+#[test]
+fn connections_can_be_turned_away_and_an_origin_can_stand_behind_another_address() {
+    let hub = Hub::start(small());
+    hub.turn_away(Origin::Hub, 1);
+    let mut stream = connect(hub.address(Origin::Hub));
+    assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "no byte comes");
+    assert_eq!(head(&resolve_url(&hub, "weights.bin")).status, 302, "once only");
+    let resolver = resolve_url(&hub, "weights.bin");
+    hub.stands_behind(Origin::Cdn, "https://front.test");
+    assert!(head(&resolver).header("location").starts_with("https://front.test/models/"));
 }
 
 #[test]

@@ -128,6 +128,7 @@ impl Moved {
     }
 }
 
+// class: revision
 #[test]
 fn a_branch_that_moved_brings_what_changed_and_retires_what_went() {
     let moved = Moved::start();
@@ -145,6 +146,7 @@ fn a_branch_that_moved_brings_what_changed_and_retires_what_went() {
     assert_eq!(moved.hub.requests().len(), 1);
 }
 
+// class: revision
 #[test]
 fn no_update_stays_at_the_commit_on_the_volume() {
     let moved = Moved::start();
@@ -154,6 +156,7 @@ fn no_update_stays_at_the_commit_on_the_volume() {
     assert!(moved.directory().join(GONE).exists());
 }
 
+// class: revision, progress-lost
 #[test]
 fn an_update_that_was_killed_while_fetching_goes_on_and_the_old_commit_serves_meanwhile() {
     let moved = Moved::start();
@@ -169,6 +172,7 @@ fn an_update_that_was_killed_while_fetching_goes_on_and_the_old_commit_serves_me
     moved.assert_at_new();
 }
 
+// class: revision
 #[test]
 fn a_branch_that_moves_again_makes_nothing_of_what_was_fetched_for_another_content() {
     let moved = Moved::staged();
@@ -183,6 +187,7 @@ fn a_branch_that_moves_again_makes_nothing_of_what_was_fetched_for_another_conte
     );
 }
 
+// class: verify-cost
 #[test]
 fn files_whose_times_have_changed_are_hashed_again_and_leave_like_any_other() {
     let moved = Moved::start();
@@ -199,6 +204,7 @@ fn files_whose_times_have_changed_are_hashed_again_and_leave_like_any_other() {
     assert_eq!(moved.hub.total_body_bytes(), sent, "what did not change is not fetched");
 }
 
+// class: writers
 #[test]
 fn a_model_in_use_is_not_touched_and_is_swapped_later_without_fetching() {
     let moved = Moved::staged();
@@ -208,6 +214,7 @@ fn a_model_in_use_is_not_touched_and_is_swapped_later_without_fetching() {
     moved.assert_at_new();
 }
 
+// class: revision, gate
 #[test]
 fn a_swap_that_was_cut_at_any_step_is_completed_without_fetching_or_hashing_what_did_not_change() {
     for step in 1..=7 {
@@ -233,6 +240,7 @@ fn a_swap_that_was_cut_at_any_step_is_completed_without_fetching_or_hashing_what
     }
 }
 
+// class: revision, gate
 #[test]
 fn a_swap_that_is_killed_at_any_moment_never_opens_the_gate_on_a_mixture() {
     let moved = Moved::staged();
@@ -281,6 +289,7 @@ fn a_folder_may_become_a_file_and_a_file_a_folder() {
     assert_complete(&world.model("org/model"), &hub.repo("org/model"));
 }
 
+// class: revision
 #[test]
 fn another_selection_or_repository_is_refused_without_a_trace() {
     let hub = Hub::with([old_repo(), RepoSpec::new("org/other").plain("config.json", "{}")]);
@@ -300,6 +309,7 @@ fn another_selection_or_repository_is_refused_without_a_trace() {
     assert!(gate.all().contains("--include *.json"), "a part is called a part: {gate}");
 }
 
+// class: verify-cost
 #[test]
 fn a_pinned_complete_commit_needs_no_request() {
     let hub = Hub::start(old_repo());
@@ -312,6 +322,7 @@ fn a_pinned_complete_commit_needs_no_request() {
     assert!(hub.requests().is_empty(), "{:?}", hub.requests());
 }
 
+// class: gate
 #[test]
 fn a_hub_that_does_not_answer_is_no_proof_that_a_branch_stands_still() {
     let hub = Hub::start(old_repo());
@@ -327,6 +338,7 @@ fn a_hub_that_does_not_answer_is_no_proof_that_a_branch_stands_still() {
     world.args(["pull", "org/model"]).env("HF_HUB_OFFLINE", "1").run().expect_code(0);
 }
 
+// class: gate
 #[test]
 fn offline_is_complete_or_incomplete_and_asks_nobody() {
     let hub = Hub::start(old_repo());
@@ -342,6 +354,7 @@ fn offline_is_complete_or_incomplete_and_asks_nobody() {
     assert!(hub.requests().is_empty(), "{:?}", hub.requests());
 }
 
+// class: verify-cost
 #[test]
 fn one_flipped_byte_costs_one_file() {
     let hub = Hub::start(old_repo());
@@ -361,6 +374,7 @@ fn one_flipped_byte_costs_one_file() {
     world.args(["gate", "org/model"]).run().expect_code(0);
 }
 
+// class: progress-lost
 #[test]
 fn a_manifest_or_receipt_that_cannot_be_read_is_replaced_without_fetching() {
     for name in ["manifest.json", "receipt.json"] {

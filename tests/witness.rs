@@ -78,6 +78,7 @@ fn assert_is_copy(hub: &Served, copy: &Path) {
     }
 }
 
+// class: proxies
 #[test]
 fn hf_downloads_to_a_directory_and_agrees_with_what_it_got() {
     let hub = hub();
@@ -135,6 +136,7 @@ fn hf_understands_what_the_mirror_refuses() {
     }
 }
 
+// class: credentials
 #[test]
 fn hf_shows_its_token_and_gets_nothing_without_it() {
     let auth = MirrorAuth::Bearer(BearerToken::parse("hf_of_the_mirror").unwrap());
@@ -148,6 +150,7 @@ fn hf_shows_its_token_and_gets_nothing_without_it() {
     assert_is_copy(&hub, &to);
 }
 
+// class: wrong-bytes
 #[test]
 fn safetensors_opens_every_shard_and_finds_every_tensor_of_the_index() {
     let script = r#"

@@ -57,6 +57,10 @@ pub enum ManifestError {
     /// Sizes that do not fit.
     #[error("the sizes of the files add up to more than 2^63 bytes")]
     TooLarge,
+    /// The listing is empty. A set of nothing is complete at once, and whoever gates on it would
+    /// launch without a model.
+    #[error("the listing of the repository holds no file")]
+    Nothing,
     /// The selection matches no file.
     #[error("no file of the repository matches {selection}")]
     Empty {
@@ -118,9 +122,12 @@ impl Manifest {
             return Err(ManifestError::TooMany { count: listing.len() });
         }
         let mut files = listing;
+        if files.is_empty() {
+            return Err(ManifestError::Nothing);
+        }
         files.retain(|file| source.selection.selects(&file.path));
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        if files.is_empty() && !source.selection.is_everything() {
+        if files.is_empty() {
             return Err(ManifestError::Empty { selection: source.selection });
         }
         check_names(&files)?;
@@ -313,6 +320,11 @@ pub(crate) mod tests {
         let newer = br#"{"schema": 2, "anything": true}"#;
         assert!(matches!(Manifest::from_json(newer), Err(ManifestError::Schema { found: 2 })));
         assert!(matches!(Manifest::from_json(b"{"), Err(ManifestError::Json(_))));
+    }
+
+    #[test]
+    fn a_repository_of_nothing_is_no_set_that_could_be_complete() {
+        assert!(matches!(Manifest::seal(source(), Vec::new()), Err(ManifestError::Nothing)));
     }
 
     #[test]

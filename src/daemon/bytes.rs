@@ -44,9 +44,8 @@ impl Work {
             return Err(WorkError::Offline { repo: self.spec.repo.clone(), revision: self.spec.revision.clone() });
         }
         let bench = &self.bench;
-        let commit = site.manifest.source().commit;
         let context = fetch::Context {
-            source: HubSource::new(Arc::new(hub.clone()), self.spec.repo.clone(), commit),
+            source: HubSource::of(Arc::new(hub.clone()), &site.manifest),
             model: Arc::clone(&site.model),
             writer: bench.writer,
             quarantine: Arc::new(self.on_disk(|bench| bench.volume.quarantine()).await?),

@@ -4,7 +4,7 @@
 //! listing is fetched only when the directory does not hold the manifest already. Nothing is
 //! written here, so a request that fails leaves nothing behind.
 
-use tracing::info;
+use tracing::{info, warn};
 
 use super::error::WorkError;
 use super::held::Held;
@@ -12,6 +12,7 @@ use crate::core::job::JobSpec;
 use crate::core::manifest::{Manifest, Source};
 use crate::core::repo::CommitId;
 use crate::core::retry::FailureClass;
+use crate::core::shards;
 use crate::hub::{HubClient, HubError};
 
 /// The manifest a job is to bring about.
@@ -55,6 +56,9 @@ pub async fn resolve(spec: &JobSpec, held: &Held, hub: Option<&HubClient>) -> Re
     requests += 1;
     let listing = hub.listing(&spec.repo, commit).await;
     let listing = listing.map_err(|source| WorkError::Hub { repo: spec.repo.clone(), source })?;
+    for torn in shards::torn(listing.iter().map(|entry| &entry.path), |path| spec.selection.selects(path)) {
+        warn!("the selection takes {torn}: no loader can use a part of a set");
+    }
     let source = Source {
         repo: spec.repo.clone(),
         endpoint: spec.endpoint.clone(),

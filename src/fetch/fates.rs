@@ -80,7 +80,9 @@ impl Fate {
 impl Pool {
     pub(super) async fn attempted(&mut self, id: FileId, attempt: Attempt) {
         let Some(fate) = self.fates.get_mut(&id) else { return };
-        if attempt.progressed || attempt.result.is_ok() {
+        // A byte now and then is no progress: a file that only trickles shall meet its fate.
+        let trickles = matches!(&attempt.result, Err(AttemptError::Read(error)) if matches!(error.problem, Problem::Trickle { .. }));
+        if !trickles && (attempt.progressed || attempt.result.is_ok()) {
             self.progress_at = clock::since_boot();
             fate.progressed();
         }

@@ -114,7 +114,7 @@ fn plain_words(text: &str) -> Option<String> {
 
 /// A foreign text in one line of at most `max` characters. The secret goes before the cut, which
 /// would leave a part of it.
-fn shown(text: &str, max: usize, secret: Option<&Credential>) -> String {
+pub(super) fn shown(text: &str, max: usize, secret: Option<&Credential>) -> String {
     let text = secret.map_or_else(|| text.to_owned(), |secret| secret.scrub(text));
     let words: Vec<_> = text.split_whitespace().map(without_query).collect();
     let joined = words.join(" ");

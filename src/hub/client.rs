@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION,
+};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, redirect};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -21,7 +23,9 @@ use super::answer::{Answer, server_message};
 use super::auth::{Credential, Token};
 use super::budget::Traffic;
 use super::error::{Caller, HubError, Phase};
+use super::notices::Notices;
 use super::origins::Origins;
+use super::patience::{Lost, Patience};
 use super::refusal::{Asked, Refusal};
 use super::transport::{failed, timed_out};
 
@@ -80,6 +84,7 @@ pub struct HubClient {
     credential: Option<Credential>,
     caller: Caller,
     origins: Arc<Origins>,
+    notices: Arc<Notices>,
     timeouts: Timeouts,
 }
 
@@ -92,8 +97,8 @@ impl HubClient {
     pub fn new(config: HubConfig) -> Result<Self, HubError> {
         let http = http_client(&config)?;
         let (credential, caller) = bind(config.token, &config.endpoint);
-        let origins = Arc::default();
-        Ok(Self { http, endpoint: config.endpoint, credential, caller, origins, timeouts: config.timeouts })
+        let (origins, notices) = (Arc::default(), Arc::default());
+        Ok(Self { http, endpoint: config.endpoint, credential, caller, origins, notices, timeouts: config.timeouts })
     }
 
     /// A client of another endpoint that shares connections and back-off with this one, and
@@ -142,7 +147,7 @@ impl HubClient {
     /// of the answer, and learns from its limits. Any status is a success here.
     ///
     /// # Errors
-    /// The situations of a connection: [`HubError::Connect`], [`HubError::Tls`],
+    /// The situations of a connection: [`HubError::Connect`], [`HubError::Tls`], [`HubError::Proxy`],
     /// [`HubError::Broken`], [`HubError::Timeout`].
     pub async fn send(&self, request: RequestBuilder, origin: &Origin, traffic: Traffic) -> Result<Response, HubError> {
         self.origins.admit(origin, traffic).await;
@@ -153,7 +158,13 @@ impl HubClient {
             .map_err(|_| timed_out(origin, Phase::Answer, &self.timeouts))?
             .map_err(|source| failed(source, origin, Phase::Answer, &self.timeouts))?;
         let (status, headers) = (response.status(), response.headers());
+        if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            return Err(HubError::Proxy { origin: origin.clone() });
+        }
         self.origins.observe(origin, traffic, status.as_u16(), headers);
+        if *origin == self.endpoint.origin() {
+            self.notices.tell(origin, headers, self.credential.as_ref());
+        }
         tracing::debug!(%origin, ?traffic, status = status.as_u16(), "answer");
         Ok(response)
     }
@@ -235,6 +246,9 @@ impl HubClient {
             if is_page(&headers) {
                 return Err(HubError::NotAHub { origin, why: "a page for people came instead of data" });
             }
+            if is_encoded(&headers) {
+                return Err(HubError::NotAHub { origin, why: "its answers are compressed, which nobody asked for" });
+            }
             let body = self.read(response, limit, asked).await?;
             let value = serde_json::from_slice(&body).map_err(|source| HubError::Unreadable {
                 origin,
@@ -252,13 +266,14 @@ impl HubClient {
         if response.content_length().is_some_and(|length| length > limit as u64) {
             return Err(too_large());
         }
-        let mut body = Vec::new();
+        let (mut body, mut patience) = (Vec::new(), Patience::new(self.timeouts.idle));
         loop {
-            let chunk = timeout(self.timeouts.idle, response.chunk()).await;
-            let chunk = chunk
-                .map_err(|_| timed_out(&origin, Phase::Body, &self.timeouts))?
-                .map_err(|source| failed(source, &origin, Phase::Body, &self.timeouts))?;
-            let Some(chunk) = chunk else { return Ok(body) };
+            let chunk = patience.chunk(&mut response).await.map_err(|lost| match lost {
+                Lost::Silence => timed_out(&origin, Phase::Body, &self.timeouts),
+                Lost::Trickle { .. } => timed_out(&origin, Phase::Trickle, &self.timeouts),
+                Lost::Broken(source) => failed(source, &origin, Phase::Body, &self.timeouts),
+            });
+            let Some(chunk) = chunk? else { return Ok(body) };
             if body.len() + chunk.len() > limit {
                 return Err(too_large());
             }
@@ -308,6 +323,11 @@ pub(super) fn bad_redirect(from: &Url, asked: Asked<'_>, why: String) -> HubErro
 pub(super) fn is_page(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     kind.trim_start().to_ascii_lowercase().starts_with("text/html")
+}
+
+/// Whether a body is not what it stands for, but a compressed form of it.
+fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn bind(token: Option<Token>, endpoint: &Endpoint) -> (Option<Credential>, Caller) {

@@ -37,6 +37,8 @@ pub enum Phase {
     Answer,
     /// The next bytes of the body.
     Body,
+    /// More than a byte now and then.
+    Trickle,
 }
 
 impl fmt::Display for Phase {
@@ -45,6 +47,7 @@ impl fmt::Display for Phase {
             Self::Connect => "no connection",
             Self::Answer => "no answer",
             Self::Body => "no further byte",
+            Self::Trickle => "hardly a byte",
         })
     }
 }
@@ -265,6 +268,12 @@ pub enum HubError {
         /// What TLS says.
         why: String,
     },
+    /// The proxy on the way lets only those through whom it knows.
+    #[error("the proxy on the way to {origin} wants credentials (407)")]
+    Proxy {
+        /// Who was called.
+        origin: Origin,
+    },
     /// The connection broke.
     #[error("the connection to {origin} broke")]
     Broken {
@@ -321,7 +330,8 @@ impl HubError {
             | Self::UnsafePath { .. }
             | Self::Contradiction { .. }
             | Self::Redirect { .. }
-            | Self::Tls { .. } => FailureClass::Permanent,
+            | Self::Tls { .. }
+            | Self::Proxy { .. } => FailureClass::Permanent,
         }
     }
 
@@ -330,7 +340,11 @@ impl HubError {
     pub const fn code(&self) -> Code {
         match self {
             Self::UnsafePath { .. } => Code::Refused,
-            Self::Connect { .. } | Self::Broken { .. } | Self::Timeout { .. } | Self::Tls { .. } => Code::CouldNotCheck,
+            Self::Connect { .. }
+            | Self::Broken { .. }
+            | Self::Timeout { .. }
+            | Self::Tls { .. }
+            | Self::Proxy { .. } => Code::CouldNotCheck,
             Self::Client { .. } => Code::Internal,
             Self::RepoNotFound { .. }
             | Self::RevisionNotFound { .. }

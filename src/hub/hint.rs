@@ -58,6 +58,11 @@ impl HubError {
                  HF_HUB_OFFLINE=1 works with what is on the volume"
                     .to_owned()
             }
+            Self::Proxy { .. } => {
+                "give them with the proxy's address, HTTPS_PROXY=http://user:password@host:port, or name hosts that \
+                 need no proxy in NO_PROXY"
+                    .to_owned()
+            }
             Self::UnsafePath { .. } => "the repository itself is at fault; --exclude does not help".to_owned(),
             Self::Server { .. }
             | Self::Rejected { .. }

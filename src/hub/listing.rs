@@ -181,6 +181,16 @@ mod tests {
     }
 
     #[test]
+    fn a_listing_without_end_is_given_up() {
+        let endless = |limit| Err(Wrong::Page(PageFault::Endless { limit }));
+        let mut listing = Listing { entries: ENTRIES_MAX - 1, ..Listing::default() };
+        assert_eq!(listing.take(&url("?a"), page(&["x", "y"]), true), endless(ENTRIES_MAX));
+        let asked = (0..PAGES_MAX).map(|page| digest(&url(&format!("?{page}")))).collect();
+        let listing = Listing { asked, ..Listing::default() };
+        assert_eq!(listing.follow(&url("?1"), "?next").map(drop), endless(PAGES_MAX).map(drop));
+    }
+
+    #[test]
     fn an_empty_repository_is_an_empty_listing() {
         let mut listing = Listing::default();
         listing.take(&url("?a"), page(&[]), false).unwrap();

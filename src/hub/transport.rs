@@ -12,11 +12,17 @@ use crate::core::endpoint::Origin;
 use super::client::Timeouts;
 use super::error::{HubError, Phase};
 
+/// What `hyper-util` says when a proxy answers 407 to a request for a tunnel.
+const TUNNEL_REFUSED: &str = "proxy authorization required";
+
 /// The situation behind an error of `reqwest`, met while waiting for `phase`.
 pub(super) fn failed(source: reqwest::Error, origin: &Origin, phase: Phase, timeouts: &Timeouts) -> HubError {
     let (origin, source) = (origin.clone(), source.without_url());
     if let Some(why) = tls_problem(&source) {
         return HubError::Tls { origin, why };
+    }
+    if source.is_connect() && is_proxy_refusal(&source) {
+        return HubError::Proxy { origin };
     }
     let phase = if source.is_connect() { Phase::Connect } else { phase };
     if source.is_timeout() {
@@ -24,7 +30,7 @@ pub(super) fn failed(source: reqwest::Error, origin: &Origin, phase: Phase, time
     }
     match phase {
         Phase::Connect => HubError::Connect { origin, source },
-        Phase::Answer | Phase::Body => HubError::Broken { origin, source },
+        Phase::Answer | Phase::Body | Phase::Trickle => HubError::Broken { origin, source },
     }
 }
 
@@ -33,9 +39,16 @@ pub(super) fn timed_out(origin: &Origin, phase: Phase, timeouts: &Timeouts) -> H
     let waited = match phase {
         Phase::Connect => timeouts.connect,
         Phase::Answer => timeouts.header,
-        Phase::Body => timeouts.idle,
+        Phase::Body | Phase::Trickle => timeouts.idle,
     };
     HubError::Timeout { origin: origin.clone(), phase, waited }
+}
+
+/// Whether a proxy refused a tunnel for want of credentials. Its library keeps the type of that
+/// error to itself, so its words have to tell.
+fn is_proxy_refusal(error: &(dyn Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(error), |cause| (*cause).source());
+    causes.map(ToString::to_string).any(|words| words.contains(TUNNEL_REFUSED))
 }
 
 /// The TLS error in a chain, unless it is one of the connection underneath.

@@ -67,6 +67,16 @@ pub enum Problem {
         /// Bytes of this read that came before.
         received: u64,
     },
+    /// Hardly a byte for too long in the middle of a body.
+    #[error("only {bytes} bytes came in {} s after {received} bytes", .within.as_secs())]
+    Trickle {
+        /// Bytes that came in that time.
+        bytes: u64,
+        /// How long was waited.
+        within: Duration,
+        /// Bytes of this read that came.
+        received: u64,
+    },
     /// A status that is no answer to a ranged read.
     #[error("status {status} came{}", shown(.content_type.as_ref(), .words.as_ref()))]
     Status {
@@ -87,6 +97,9 @@ pub enum Problem {
         /// What the server says it is.
         content_type: String,
     },
+    /// What Git stores in place of a large file.
+    #[error("the file's Git LFS pointer came in place of the file")]
+    Pointer,
     /// A redirect that nobody should follow.
     #[error("a redirect came that is not followed")]
     Redirect(#[source] HubError),
@@ -144,7 +157,9 @@ impl Problem {
     pub fn class(&self) -> FailureClass {
         match self {
             Self::Locate(error) | Self::Ask(error) => error.class(),
-            Self::Broken { .. } | Self::Idle { .. } | Self::Short { .. } => FailureClass::Transient { after: None },
+            Self::Broken { .. } | Self::Idle { .. } | Self::Trickle { .. } | Self::Short { .. } => {
+                FailureClass::Transient { after: None }
+            }
             Self::Status { status, at_hub, renewed, .. } => status_class(*status, *at_hub, *renewed),
             Self::Redirect(_) | Self::Redirects { .. } => FailureClass::Permanent,
             Self::RangeIgnored
@@ -153,6 +168,7 @@ impl Problem {
             | Self::WrongLength { .. }
             | Self::TooLong
             | Self::Page { .. }
+            | Self::Pointer
             | Self::Encoded { .. } => FailureClass::Corrupt,
         }
     }
@@ -162,7 +178,7 @@ impl Problem {
     pub fn code(&self) -> Code {
         match self {
             Self::Locate(error) | Self::Ask(error) => error.code(),
-            Self::Broken { .. } | Self::Idle { .. } | Self::Short { .. } => Code::Stalled,
+            Self::Broken { .. } | Self::Idle { .. } | Self::Trickle { .. } | Self::Short { .. } => Code::Stalled,
             _ => Code::UpstreamRefused,
         }
     }
@@ -184,6 +200,10 @@ impl Problem {
             Self::Page { .. } => {
                 Some("open the address in a browser on this machine: a network may want a sign-in first".to_owned())
             }
+            Self::Pointer => Some(
+                "that server passes on what Git holds of large files: use an endpoint that serves the files themselves"
+                    .to_owned(),
+            ),
             Self::Encoded { .. } | Self::WrongLength { .. } => {
                 Some("a proxy on the way may rewrite answers: try without it, or ask its operator".to_owned())
             }
@@ -206,8 +226,9 @@ fn status_class(status: u16, at_hub: bool, renewed: bool) -> FailureClass {
     match status {
         // Its wish is kept by the origin, for everybody.
         408 | 429 | 500..=599 => FailureClass::Transient { after: None },
-        // A signed URL that ran out; but a 403 of the Hub, or for a URL just signed, means no.
-        401 | 403 if !at_hub && !renewed => FailureClass::StaleUrl,
+        // A signed URL that ran out, or leads where the file no longer is; but the Hub's own word, or
+        // one about a URL just signed, means no.
+        401 | 403 | 404 | 410 if !at_hub && !renewed => FailureClass::StaleUrl,
         _ => FailureClass::Permanent,
     }
 }

@@ -23,6 +23,14 @@ pub enum Blame {
     Origin,
 }
 
+/// A judged failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) blame: Blame,
+    /// Its number in a row of the origin's failures, if it is the first of its wave.
+    pub(super) wave: Option<u32>,
+}
+
 /// The origins that one job has asked.
 #[derive(Debug, Default)]
 pub(super) struct Health(Mutex<HashMap<Origin, Record>>);
@@ -70,7 +78,7 @@ impl Health {
     }
 
     /// A request that was sent at `asked_at` failed in a way that an origin in trouble fails.
-    pub(super) fn failed(&self, origin: &Origin, asked_at: Duration) -> Blame {
+    pub(super) fn failed(&self, origin: &Origin, asked_at: Duration) -> Verdict {
         let now = clock::since_boot();
         self.records().entry(origin.clone()).or_default().failed(asked_at, now, fastrand::f64())
     }
@@ -81,19 +89,20 @@ impl Health {
 }
 
 impl Record {
-    fn failed(&mut self, asked_at: Duration, now: Duration, random: f64) -> Blame {
+    fn failed(&mut self, asked_at: Duration, now: Duration, random: f64) -> Verdict {
         if self.served.at() > self.failed_at {
             self.failures.progressed();
             self.failed_at = now;
-            return Blame::Request;
+            return Verdict { blame: Blame::Request, wave: None };
         }
         // Those that were under way at the last failure make one wave with it.
-        if asked_at >= self.failed_at {
+        let begins = asked_at >= self.failed_at;
+        if begins {
             self.failed_at = now;
             let failures = self.failures.failed();
             self.paused_until = now + delay(failures, None, random);
         }
-        Blame::Origin
+        Verdict { blame: Blame::Origin, wave: begins.then(|| self.failures.in_a_row()) }
     }
 }
 
@@ -105,14 +114,18 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn origin(wave: Option<u32>) -> Verdict {
+        Verdict { blame: Blame::Origin, wave }
+    }
+
     #[test]
     fn an_origin_that_only_fails_is_left_alone_for_longer_each_time() {
         let mut record = Record::default();
-        assert_eq!(record.failed(at(100), at(200), 0.0), Blame::Origin);
+        assert_eq!(record.failed(at(100), at(200), 0.0), origin(Some(1)));
         assert_eq!(record.paused_until, at(700));
-        assert_eq!(record.failed(at(150), at(300), 0.0), Blame::Origin, "the same wave");
+        assert_eq!(record.failed(at(150), at(300), 0.0), origin(None), "the same wave");
         assert_eq!(record.paused_until, at(700));
-        assert_eq!(record.failed(at(700), at(800), 0.0), Blame::Origin);
+        assert_eq!(record.failed(at(700), at(800), 0.0), origin(Some(2)));
         assert_eq!(record.paused_until, at(1800));
         let mut now = 1800;
         for _ in 0..100 {
@@ -127,8 +140,8 @@ mod tests {
         let mut record = Record::default();
         record.failed(at(100), at(200), 0.0);
         record.served.0.store(900, Relaxed);
-        assert_eq!(record.failed(at(901), at(902), 0.0), Blame::Request);
-        assert_eq!(record.failed(at(950), at(960), 0.0), Blame::Origin, "nothing came since");
+        assert_eq!(record.failed(at(901), at(902), 0.0), Verdict { blame: Blame::Request, wave: None });
+        assert_eq!(record.failed(at(950), at(960), 0.0), origin(Some(1)), "nothing came since");
         assert_eq!(record.paused_until, at(1460), "a new row");
     }
 }

@@ -39,6 +39,8 @@ pub enum Behaviour {
     Answer(Reply),
     /// These very bytes instead of an answer, then a close.
     Raw(Vec<u8>),
+    /// These very bytes instead of an answer, then that end.
+    RawThen(Vec<u8>, Ending),
     CloseWithoutAnswer,
     ResetWithoutAnswer,
     StallBeforeHeaders,
@@ -47,6 +49,11 @@ pub enum Behaviour {
     ShortBody(u64),
     /// As `ShortBody`, but `Content-Length` admits it; `Content-Range` still says all.
     HonestShortBody(u64),
+    /// The body ends after so many bytes, in good form: `Content-Length` says so, or the last chunk
+    /// comes. `Content-Range` still says all.
+    EndEarly(u64),
+    /// As if the server's own file broke off at this offset: no byte from there on ever comes.
+    StuckAt(u64),
     /// So many body bytes arrive, then a TCP reset.
     ResetAfter(u64),
     /// So many body bytes, then silence until the peer or the hub goes.
@@ -64,6 +71,12 @@ pub enum Behaviour {
     StarTotal,
     /// 200 and the whole file, whatever was asked.
     IgnoreRange,
+    /// 206 with all of the file, whatever was asked.
+    WholeAsPartial,
+    /// The right head over bytes that lie so far behind (before, where the file ends) in the file.
+    Mislabelled(u64),
+    /// The first so many body bytes come twice; as many are missing at the end.
+    Stutter(u64),
     /// The byte at this offset of the file is inverted, when this answer covers it.
     FlipByte(u64),
     /// So many bytes more, `Content-Length` included.
@@ -84,6 +97,8 @@ pub enum Behaviour {
     RedirectLoop,
     /// 307 to the same path on the other origin.
     RedirectToOtherPort,
+    /// A page of a tree with so many files that no other page has, and the link to another such page.
+    EndlessPages(u64),
     /// 200 with the LFS pointer text in place of the bytes.
     PointerBody,
     WeakEtag,
@@ -152,7 +167,8 @@ impl Behaviour {
                 *to = Response::new(reply.status, Body::Bytes(reply.body));
                 to.headers.extend(reply.headers);
             }
-            Self::Raw(bytes) => to.instead = Some(Instead::Raw(bytes)),
+            Self::Raw(bytes) => to.instead = Some(Instead::Raw(bytes, Ending::Close)),
+            Self::RawThen(bytes, ending) => to.instead = Some(Instead::Raw(bytes, ending)),
             Self::CloseWithoutAnswer => to.instead = Some(Instead::End(Ending::Close)),
             Self::ResetWithoutAnswer => to.instead = Some(Instead::End(Ending::Reset)),
             Self::StallBeforeHeaders => to.instead = Some(Instead::End(Ending::Stall)),
@@ -162,6 +178,8 @@ impl Behaviour {
                 to.framing = Framing::Length(n.min(to.body.len()));
                 to.cut = Some((n, Ending::Close));
             }
+            Self::EndEarly(n) => to.shorten(n),
+            Self::EndlessPages(n) => endless(to, at.request, n),
             Self::ResetAfter(n) => to.cut = Some((n, Ending::Reset)),
             Self::StallAfter(n) => to.cut = Some((n, Ending::Stall)),
             Self::Pace(rate) => to.pace = Some(rate),
@@ -201,6 +219,11 @@ impl Behaviour {
         let size = file.content.len();
         match self {
             Self::IgnoreRange => to.become_whole(file),
+            Self::WholeAsPartial => {
+                to.become_whole(file);
+                to.status = 206;
+                to.content_range("bytes", 0, size, &size.to_string());
+            }
             Self::PointerBody => {
                 to.become_whole(file);
                 to.body = Body::Bytes(file.pointer().into_bytes());
@@ -218,6 +241,17 @@ impl Behaviour {
                 let (from, till) = (*start, *end);
                 match other {
                     Self::FlipByte(offset) => flips.push(offset),
+                    Self::StuckAt(offset) => to.cut = Some((offset.saturating_sub(from), Ending::Close)),
+                    Self::Mislabelled(n) => {
+                        let by = if till + n <= size { n as i64 } else { -(n.min(from) as i64) };
+                        (*start, *end) = (from.saturating_add_signed(by), till.saturating_add_signed(by));
+                    }
+                    Self::Stutter(n) => {
+                        let mut bytes = file.content.slice(from, till);
+                        bytes.truncate(bytes.len().saturating_sub(n as usize));
+                        let first = file.content.slice(from, (from + n).min(till));
+                        to.body = Body::Bytes([first, bytes].concat());
+                    }
                     Self::WrongStart(n) => {
                         *start = (from + n).min(till);
                         to.content_range("bytes", from + n, till, &size.to_string());
@@ -237,6 +271,16 @@ impl Behaviour {
             }
         }
     }
+}
+
+/// The page of the tree after the one that linked here.
+fn endless(to: &mut Response, request: &Request, files: u64) {
+    let number: u64 = request.parameter("page").and_then(|page| page.parse().ok()).unwrap_or(0);
+    let entry = |at: u64| serde_json::json!({ "type": "file", "path": format!("p{number}/{at}"), "size": 1, "oid": "1".repeat(40) });
+    let entries: Vec<_> = (0..files).map(entry).collect();
+    let path = request.target.split('?').next().unwrap_or_default();
+    *to = Response::json(200, &entries.into())
+        .with("Link", &format!("<{path}?recursive=true&page={}>; rel=\"next\"", number + 1));
 }
 
 /// Where a behaviour is played.

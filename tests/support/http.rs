@@ -131,7 +131,7 @@ pub enum Ending {
 
 #[derive(Clone, Debug)]
 pub enum Instead {
-    Raw(Vec<u8>),
+    Raw(Vec<u8>, Ending),
     End(Ending),
 }
 
@@ -219,6 +219,14 @@ impl Response {
         self.drop_header("Content-Range");
         let end = file.content.len();
         self.body = Body::File { file: file.clone(), start: 0, end, flips: Vec::new() };
+    }
+
+    /// Lets the body end after so many bytes.
+    pub fn shorten(&mut self, len: u64) {
+        match &mut self.body {
+            Body::Bytes(bytes) => bytes.truncate(len as usize),
+            Body::File { start, end, .. } => *end = (*end).min(*start + len),
+        }
     }
 
     /// Sets `Content-Range` for the half-open `start..end`.

@@ -51,6 +51,12 @@ impl Hub {
         self.state.url(Origin::Cdn)
     }
 
+    /// Clients reach the origin there: the hub names that address from now on, and goes on listening
+    /// at its own.
+    pub fn stands_behind(&self, origin: Origin, url: &str) {
+        self.state.fronts.lock().unwrap()[origin as usize] = Some(url.to_owned());
+    }
+
     pub fn address(&self, origin: Origin) -> SocketAddr {
         self.state.address(origin)
     }
@@ -165,6 +171,11 @@ impl Hub {
     /// New connections of the origin are accepted and then left without a byte, or no longer so.
     pub fn mute(&self, origin: Origin, mute: bool) {
         self.door(origin).mute(mute);
+    }
+
+    /// So many more connections to the origin are reset before a byte was exchanged.
+    pub fn turn_away(&self, origin: Origin, connections: u64) {
+        self.door(origin).turn_away(connections);
     }
 
     /// Ends the open connections of an origin; it goes on listening.

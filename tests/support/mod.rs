@@ -60,11 +60,12 @@ pub use content::{Content, git_blob_sha1, sha256_hex};
 pub use directory::{
     assert_complete, assert_valid, flip_byte, listing, own_elsewhere, partial_of, partials, receipt, trace,
 };
+pub use http::Ending;
 pub use hub::Hub;
 pub use process::{Child, Invocation, Muster, Output};
 pub use record::{Origin, Recorded};
 pub use repo::{FileSpec, RepoKind, RepoSpec};
-pub use script::Match;
+pub use script::{Match, Scripted};
 pub use socket::{Api, Events, Owner, answer, submission};
 pub use watch::{Flag, Looks, Watch, assert_gate_is_right, is_whole, number, seed};
 

@@ -29,6 +29,8 @@ pub(super) const UNLIMITED: u64 = u64::MAX;
 /// What all connections share.
 pub(super) struct State {
     pub addresses: [SocketAddr; 2],
+    /// Where clients reach an origin that stands behind something else.
+    pub fronts: Mutex<[Option<String>; 2]>,
     pub stop: Stop,
     pub repos: Mutex<Vec<RepoSpec>>,
     pub access: Mutex<Access>,
@@ -74,6 +76,7 @@ impl State {
     pub fn new(addresses: [SocketAddr; 2], repos: Vec<RepoSpec>) -> Self {
         Self {
             addresses,
+            fronts: Mutex::default(),
             stop: Stop::default(),
             repos: Mutex::new(repos),
             access: Mutex::default(),
@@ -97,7 +100,8 @@ impl State {
     }
 
     pub fn url(&self, origin: Origin) -> String {
-        format!("http://{}", self.address(origin))
+        let front = self.fronts.lock().unwrap()[origin as usize].clone();
+        front.unwrap_or_else(|| format!("http://{}", self.address(origin)))
     }
 
     /// Ends the open connections, of one origin or of both.
@@ -118,7 +122,11 @@ impl State {
         }
     }
 
-    fn admit(self: &Arc<Self>, origin: Origin, stream: TcpStream, mute: bool) {
+    fn admit(self: &Arc<Self>, origin: Origin, stream: TcpStream, mute: bool, turned_away: bool) {
+        if turned_away {
+            let _ = socket::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+            return;
+        }
         let mut connections = self.connections.lock().unwrap();
         connections.threads.retain(|thread| !thread.is_finished());
         if connections.open.len() >= MAX_CONNECTIONS {
@@ -264,6 +272,8 @@ pub(super) struct Door {
     origin: Origin,
     /// New connections are accepted and then left alone.
     mute: Arc<AtomicBool>,
+    /// So many more connections are reset as soon as they are there.
+    turned_away: Arc<AtomicU64>,
     listening: Mutex<Option<(Arc<TcpListener>, JoinHandle<()>)>>,
     /// Keeps the port while nobody listens: bound, and refusing connections.
     reserved: Mutex<Option<OwnedFd>>,
@@ -271,20 +281,32 @@ pub(super) struct Door {
 
 impl Door {
     pub fn new(origin: Origin) -> Self {
-        Self { origin, mute: Arc::default(), listening: Mutex::default(), reserved: Mutex::default() }
+        Self {
+            origin,
+            mute: Arc::default(),
+            turned_away: Arc::default(),
+            listening: Mutex::default(),
+            reserved: Mutex::default(),
+        }
     }
 
     pub fn mute(&self, mute: bool) {
         self.mute.store(mute, SeqCst);
     }
 
+    pub fn turn_away(&self, connections: u64) {
+        self.turned_away.store(connections, SeqCst);
+    }
+
     pub fn open(&self, listener: TcpListener, state: &Arc<State>) {
         let listener = Arc::new(listener);
         let (origin, state) = (self.origin, Arc::clone(state));
         let (accepting, mute) = (Arc::clone(&listener), Arc::clone(&self.mute));
+        let turned_away = Arc::clone(&self.turned_away);
         let accept = move || {
             while let Ok((stream, _)) = accept(&accepting) {
-                state.admit(origin, stream, mute.load(SeqCst));
+                let away = turned_away.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+                state.admit(origin, stream, mute.load(SeqCst), away);
             }
         };
         *self.listening.lock().unwrap() = Some((listener, thread::spawn(accept)));

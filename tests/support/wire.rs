@@ -99,9 +99,9 @@ impl<'a> Wire<'a> {
             return false;
         }
         match &response.instead {
-            Some(Instead::Raw(bytes)) => {
+            Some(Instead::Raw(bytes, ending)) => {
                 let _ = self.write(bytes);
-                self.end(Ending::Close);
+                self.end(*ending);
                 return false;
             }
             Some(Instead::End(ending)) => {

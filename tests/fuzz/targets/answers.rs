@@ -17,7 +17,7 @@ use muster::hub::check_resolver;
 use muster::hub::listing::{Listing, Wrong};
 use muster::hub::wire::{Page, RepoInfo, digest_of_etag, next_link};
 use muster::hub::{Asked, EntryFault, HubClient, HubConfig, Location, Origins, Token, Traffic};
-use muster::sources::http::{Wish, check_head};
+use muster::sources::head::{Wish, check_head};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION};
 use tokio::runtime::{Builder, Runtime};
