@@ -73,8 +73,13 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
     if let Some(key) = KEYS.iter().find(|key| last(key.name) == last(name)) {
         return Some(key.name);
     }
-    let (distance, key) = KEYS.iter().map(|key| (edits(name, key.name), key.name)).min()?;
-    (distance <= name.len() / 3 + 1).then_some(key)
+    most_like(name, KEYS.iter().map(|key| key.name))
+}
+
+/// The one of `known` that takes the fewest edits to become `name`, if they are few.
+pub fn most_like<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, nearest) = known.map(|one| (edits(name, one), one)).min()?;
+    (distance <= name.len() / 3 + 1).then_some(nearest)
 }
 
 /// The Hub's tools take any other text for false; ours is strict.
