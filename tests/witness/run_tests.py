@@ -1,6 +1,6 @@
 """Runs `cargo test …` so that nothing it starts can outlive it unseen, and adds up its results.
 
-Owns: the time limit of a run, the check for processes and files left behind, the closing line
+Owns: the time limit of a run, the check for processes, mounts and files left behind, the closing line
 `N passed, N failed, N skipped` (skipped: ignored, or a drill that said `skipped: NAME: WHY`).
 Invariant: a process is judged and ended by its id alone. As the
 "child subreaper" this program becomes the parent of every orphan below it, in whatever session,
@@ -58,6 +58,9 @@ def main():
     end(left)
     # The pipe closes with the last process that holds it; all of them are gone now.
     reader.join(timeout=GRACE_S)
+    mounts = unmount_below(os.environ["TMPDIR"])
+    if mounts and not stopped:
+        problems.append(f"the tests left mounts behind: {', '.join(mounts)}")
     if code == 0 and not problems:
         problems.extend(files_left_behind(os.environ["TMPDIR"]))
 
@@ -153,6 +156,16 @@ def command_line(pid):
             return line.read().replace("\0", " ").strip()
     except OSError:
         return "(ended meanwhile)"
+
+
+def unmount_below(folder):
+    """Unmounts what is mounted in a folder, deepest first; one whose server is gone answers no more."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as table:
+        points = [line.split()[1].encode().decode("unicode_escape") for line in table]
+    below = sorted((p for p in points if p.startswith(folder + "/")), key=len, reverse=True)
+    for point in below:
+        subprocess.run(["umount", "-n", "-c", "-f", "-l", point], check=False)
+    return below
 
 
 def files_left_behind(folder):
