@@ -69,12 +69,13 @@ impl Examination {
         let (settings, ways): (Vec<_>, Vec<_>) =
             given.into_iter().partition(|check| check.section <= Section::Settings);
         machine::examine(&machine).into_iter().chain(settings).chain(ways).for_each(&mut take);
-        let found = match early {
-            Some(found) => found,
-            None => tokio::select! {
+        let found = if let Some(found) = early {
+            found
+        } else {
+            tokio::select! {
                 found = network => found,
                 () = stop.cancelled() => Vec::new(),
-            },
+            }
         };
         found.into_iter().for_each(take);
         checks

@@ -148,7 +148,7 @@ fn with_models(patient: &mut Patient, judge: impl FnOnce(&[Model], &Patient) -> 
     }
     // Taken out and put back, so that the judge may look at everything else.
     let taken = patient.take_models();
-    let finding = taken.as_ref().map_or_else(|error| Finding::failed(error), |models| judge(models, patient));
+    let finding = taken.as_ref().map_or_else(Finding::failed, |models| judge(models, patient));
     patient.put_models(taken);
     finding
 }

@@ -70,9 +70,10 @@ pub(super) fn names(patient: &mut Patient) -> Finding {
         if !naming.no_replace {
             missing.push("no rename that refuses a name that is taken: a moment remains between look and rename");
         }
-        let finding = match missing.is_empty() {
-            true => Finding::ok("rename, link, and a rename that replaces nothing work"),
-            false => Finding::note("rename works").items(missing.into_iter().map(str::to_owned)),
+        let finding = if missing.is_empty() {
+            Finding::ok("rename, link, and a rename that replaces nothing work")
+        } else {
+            Finding::note("rename works").items(missing.into_iter().map(str::to_owned))
         };
         let Naming { links, no_replace } = naming;
         Ok(finding.value("links", links).value("rename_without_replacing", no_replace))
@@ -138,19 +139,14 @@ pub(super) fn times(patient: &mut Patient) -> Finding {
         // A clock of whole seconds is behind by up to one.
         let apart = Duration::from_millis(ahead_ms.unsigned_abs());
         let side = if ahead_ms < 0 { "behind" } else { "ahead of" };
+        let found = format!("the file system's clock is {} {side} this machine's", units::duration(apart));
+        let advice = "let NTP or chrony set the clocks of both machines";
         let finding = match ahead_ms.abs() {
             0..=SKEW_NOTED_MS => Finding::ok(format!("the file system's clock is this machine's, and {steps}")),
-            _ => {
-                let found = format!("the file system's clock is {} {side} this machine's", units::duration(apart));
-                let advice = "let NTP or chrony set the clocks of both machines";
-                if ahead_ms.abs() > SKEW_MAX_MS {
-                    Finding::warning(found)
-                        .item("nothing that is right depends on it: files are dated by their own file system")
-                        .advise(advice)
-                } else {
-                    Finding::note(found).advise(advice)
-                }
-            }
+            ..=SKEW_MAX_MS => Finding::note(found).advise(advice),
+            _ => Finding::warning(found)
+                .item("nothing that is right depends on it: files are dated by their own file system")
+                .advise(advice),
         };
         Ok(finding.value("ahead_ms", ahead_ms).value("step_ns", clock.step_ns))
     })

@@ -22,7 +22,7 @@ use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::signals::Signals;
 use crate::cli::{Context, runtime};
 use crate::clock;
-use crate::config::{Connections, Settings, Size};
+use crate::config::{Connections, SettingOrigin, Settings, Size};
 use crate::core::code::Code;
 use crate::doctor::{Call, Check, Examination, Offline, Questions, SCHEMA, Summary, outcome};
 use crate::hub::{HubConfig, Timeouts};
@@ -121,6 +121,10 @@ fn questions(context: &Context) -> Questions {
     }
 }
 
+fn origin_of(origin: &SettingOrigin) -> String {
+    if *origin == SettingOrigin::Default { "the default".to_owned() } else { format!("from {origin}") }
+}
+
 fn program() -> String {
     concat!("muster ", env!("CARGO_PKG_VERSION")).to_owned()
 }
@@ -137,5 +141,5 @@ fn call(args: &DoctorArgs, settings: &Settings) -> Result<Call, Offline> {
     })?;
     let Timeouts { connect, header, idle } = config.timeouts;
     let timeouts = Timeouts { connect: connect.min(PATIENCE), header: header.min(PATIENCE), idle: idle.min(PATIENCE) };
-    Ok(Call { config: HubConfig { timeouts, ..config }, origin: settings.endpoint.origin.to_string() })
+    Ok(Call { config: HubConfig { timeouts, ..config }, origin: origin_of(&settings.endpoint.origin) })
 }

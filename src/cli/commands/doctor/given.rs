@@ -117,13 +117,12 @@ fn proxy(environment: &Environment) -> Finding {
     for name in PROXIES {
         match environment.text(name) {
             Ok(None) => {}
-            Ok(Some(value)) => match shown_proxy(value) {
-                Some(shown) => items.push(format!("{name} = {shown}")),
-                None => {
-                    broken = true;
-                    items.push(format!("{name} is set to something that is no address"));
-                }
-            },
+            Ok(Some(value)) => {
+                let shown = shown_proxy(value);
+                broken |= shown.is_none();
+                let no_address = || format!("{name} is set to something that is no address");
+                items.push(shown.map_or_else(no_address, |shown| format!("{name} = {shown}")));
+            }
             Err(_) => {
                 broken = true;
                 items.push(format!("{name} is set to something that is no text"));

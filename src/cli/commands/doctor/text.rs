@@ -18,19 +18,46 @@ pub(super) struct Teller {
     colour: bool,
     title: Option<String>,
     section: Option<Section>,
+    /// What could not be checked for one and the same reason, told together.
+    waiting: Option<Check>,
     broken: Option<Failure>,
 }
 
 impl Teller {
     pub(super) fn new(ui: &Ui, volume: &str) -> Self {
         let title = format!("muster {} looks at the volume {volume}", env!("CARGO_PKG_VERSION"));
-        Self { ui: ui.clone(), colour: ui.has_colour_on_stdout(), title: Some(title), section: None, broken: None }
+        let colour = ui.has_colour_on_stdout();
+        Self { ui: ui.clone(), colour, title: Some(title), section: None, waiting: None, broken: None }
     }
 
     /// Tells one check: every one, or with `--quiet` only what asks for something.
     pub(super) fn tell(&mut self, check: &Check) {
         let calls = matches!(check.status, Status::Warning | Status::Problem);
-        if self.ui.is_json() || self.broken.is_some() || self.ui.is_quiet() && !calls {
+        if self.ui.is_json() || self.ui.is_quiet() && !calls {
+            return;
+        }
+        if let Some(waiting) = self.waiting.as_mut().filter(|waiting| is_alike(waiting, check)) {
+            waiting.items.push(check.check.replace('_', " "));
+            return;
+        }
+        self.tell_waiting();
+        if check.status == Status::NotChecked && check.items.is_empty() && check.advice.is_empty() {
+            self.waiting = Some(check.clone());
+        } else {
+            self.print(check);
+        }
+    }
+
+    fn tell_waiting(&mut self) {
+        let Some(mut check) = self.waiting.take() else { return };
+        if !check.items.is_empty() {
+            check.items = vec![format!("nor {}", check.items.join(", "))];
+        }
+        self.print(&check);
+    }
+
+    fn print(&mut self, check: &Check) {
+        if self.broken.is_some() {
             return;
         }
         let mut lines = String::new();
@@ -46,13 +73,19 @@ impl Teller {
     }
 
     /// Tells what it comes to.
-    pub(super) fn end(self, checks: &[Check], exit: u8) -> Result<(), Failure> {
+    pub(super) fn end(mut self, checks: &[Check], exit: u8) -> Result<(), Failure> {
+        self.tell_waiting();
         if let Some(broken) = self.broken {
             return Err(broken);
         }
         let gap = if self.section.is_some() && !self.ui.is_quiet() { "\n" } else { "" };
         self.ui.result(&format!("{gap}{}", summary(checks, exit)))
     }
+}
+
+fn is_alike(waiting: &Check, check: &Check) -> bool {
+    let same = (waiting.section, waiting.status, &waiting.found) == (check.section, check.status, &check.found);
+    same && check.advice.is_empty()
 }
 
 fn told(check: &Check, colour: bool) -> String {
