@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
 
+mod faultfs;
 mod support;
 
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use faultfs::{Act, At, FaultFs, Op};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::*;
@@ -309,6 +311,41 @@ impl Drop for Frozen {
         self.thaw();
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
+}
+
+// class: writers
+#[test]
+fn locks_that_lie_are_a_warning_and_nothing_that_is_right_depends_on_them() {
+    let (_hub, world) = pulled();
+    let disk = match FaultFs::over(world.volume()) {
+        Ok(disk) => disk,
+        Err(why) => return skip(&why),
+    };
+    look(&world).ends(0).says("locks", "ok", &["other hosts cannot be tried"]);
+    disk.lie_about_locks(true);
+    let seen = look(&world);
+    seen.ends(0).says("locks", "warning", &["two holders at once", "nothing that is right depends on locks", "lies"]);
+    seen.says("file_system", "ok", &["FUSE", "read back"]).says("writable", "ok", &[]);
+}
+
+// class: wrong-bytes
+#[test]
+fn a_disk_that_loses_or_refuses_what_it_is_asked_is_a_problem() {
+    let (_hub, world) = pulled();
+    let disk = match FaultFs::over(world.volume()) {
+        Ok(disk) => disk,
+        Err(why) => return skip(&why),
+    };
+    let lost = disk.when(At::op(Op::Write).path("/blocks").nth(3), Act::Pretend);
+    look(&world).ends(11).says("positioned_writes", "problem", &["read back wrong", "do not use this volume"]);
+    disk.lift(lost);
+    let refused = disk.when(At::op(Op::Fsync), Act::Fail(rustix::io::Errno::IO));
+    look(&world).ends(18).says("writable", "problem", &["could not sync"]);
+    disk.lift(refused);
+    let refused = disk.when(At::op(Op::Mkdir), Act::Fail(rustix::io::Errno::DQUOT));
+    look(&world).ends(16).says("writable", "problem", &["quota"]);
+    disk.lift(refused);
+    look(&world).ends(0);
 }
 
 // class: permissions
