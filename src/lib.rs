@@ -16,6 +16,7 @@
 //! | 2 | [`sources`], [`fetch`] | one ranged read, exact or refused; from missing ranges to verified files |
 //! | 2 | [`serving`] | connections within bounds, for those who serve |
 //! | 3 | [`daemon`], [`gate`], [`mirror`], [`demo`] | the owner of a volume; the decision; a read-only Hub |
+//! | 3 | [`doctor`] | what stands in the way of work, and advice |
 //! | 4 | [`api`], [`cli`], [`config`], [`telemetry`] | programs and people talk to us here |
 //!
 //! # Promises
@@ -35,6 +36,7 @@ pub mod config;
 pub mod core;
 pub mod daemon;
 pub mod demo;
+pub mod doctor;
 pub mod fetch;
 pub mod gate;
 pub mod hub;

@@ -27,6 +27,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("sources", 2),
     ("daemon", 3),
     ("demo", 3),
+    ("doctor", 3),
     ("gate", 3),
     ("mirror", 3),
     ("api", 4),
@@ -64,8 +65,17 @@ const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["src/serving/", "src/api/", "src/mirror/"]),
 ];
 const ENVIRONMENT: &[&str] = &["src/config.rs", "src/config/", "src/hub/auth.rs", "src/cli/ui.rs"];
-const FILES: &[&str] =
-    &["src/volume/", "src/store/", "src/config.rs", "src/config/", "src/hub/auth.rs", "src/cli/", "src/api/socket.rs"];
+const FILES: &[&str] = &[
+    "src/volume/",
+    "src/store/",
+    "src/config.rs",
+    "src/config/",
+    "src/hub/auth.rs",
+    "src/cli/",
+    "src/api/socket.rs",
+    // Of /proc and /sys alone.
+    "src/doctor/machine.rs",
+];
 
 /// The modules that take time, randomness and facts as arguments, and never fetch them.
 const PURE: &[&str] = &["core", "limits"];

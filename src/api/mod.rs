@@ -17,4 +17,4 @@ pub mod socket;
 pub use client::{Client, ClientError};
 pub use owner::{Candidate, OwnError};
 pub use serve::{Door, Service, serve};
-pub use socket::{Access, BoundSocket, SocketError, Wish};
+pub use socket::{Access, BoundSocket, SocketError, Wish, path_bytes_on};

@@ -21,6 +21,7 @@ use tokio::net::unix::UCred;
 use tracing::{info, warn};
 
 use crate::core::code::Code;
+use crate::core::repo_path::OWN_DIR;
 use crate::limits::SOCKET_PATH_MAX_BYTES;
 use crate::volume::{Volume, VolumeError};
 
@@ -28,6 +29,17 @@ use crate::volume::{Volume, VolumeError};
 pub(super) const NAME: &str = "api.sock";
 /// Names of sockets that have no public name yet begin so.
 const UNNAMED: &str = ".sock-";
+
+/// Bytes of the longest path that making a socket on the volume takes.
+#[must_use]
+pub fn path_bytes_on(volume: &Path) -> usize {
+    let unnamed = format!("{UNNAMED}{:06x}", 0);
+    absolute(volume)
+        .join(OWN_DIR)
+        .join(if unnamed.len() > NAME.len() { unnamed.as_str() } else { NAME })
+        .as_os_str()
+        .len()
+}
 
 /// Why there is no socket.
 #[derive(Debug, Error)]

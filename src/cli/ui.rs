@@ -193,9 +193,12 @@ impl Ui {
 #[must_use]
 pub fn painted(label: &str, colour: bool) -> String {
     let code = match label {
-        "error:" => "1;31",
-        "warning:" => "1;33",
+        "error:" | "problem" => "1;31",
+        "warning:" | "warning" => "1;33",
         "hint:" => "1;36",
+        "ok" => "32",
+        "note" => "36",
+        "not checked" => "2",
         _ => "1",
     };
     if colour { format!("\u{1b}[{code}m{label}\u{1b}[0m") } else { label.to_owned() }

@@ -73,11 +73,16 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
     if let Some(key) = KEYS.iter().find(|key| last(key.name) == last(name)) {
         return Some(key.name);
     }
+    most_like(name, KEYS.iter().map(|key| key.name))
+}
+
+/// The one of `known` that takes the fewest edits to become `name`, if they are few.
+pub fn most_like<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = name.len() / 3 + 1;
     // Each character too many is an edit, so a long name need not be compared.
-    let alike = KEYS.iter().filter(|key| name.len().saturating_sub(key.name.len()) <= most);
-    let (distance, key) = alike.map(|key| (edits(name, key.name), key.name)).min()?;
-    (distance <= most).then_some(key)
+    let alike = known.filter(|one| name.len().saturating_sub(one.len()) <= most);
+    let (distance, nearest) = alike.map(|one| (edits(name, one), one)).min()?;
+    (distance <= most).then_some(nearest)
 }
 
 /// The Hub's tools take any other text for false; ours is strict.

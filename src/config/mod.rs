@@ -17,7 +17,7 @@ use thiserror::Error;
 
 pub use environment::Environment;
 pub use file::{ConfigFile, load};
-pub use keys::{KEYS, Key};
+pub use keys::{KEYS, Key, most_like};
 pub use settings::{DaemonSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings};
 pub use value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value, ValueError};
 

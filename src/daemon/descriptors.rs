@@ -12,7 +12,7 @@ const BASE: u64 = 40;
 const EACH: u64 = 5;
 
 /// Most connections that each of `jobs` jobs may have. At least 1.
-pub(super) fn connections_max(jobs: usize) -> usize {
+pub fn connections_max(jobs: usize) -> usize {
     allowed(getrlimit(Resource::Nofile).current, jobs)
 }
 

@@ -7,7 +7,7 @@
 mod admit;
 mod bench;
 mod bytes;
-mod descriptors;
+pub mod descriptors;
 mod entry;
 pub mod error;
 pub mod events;

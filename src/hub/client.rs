@@ -5,6 +5,7 @@
 //! `SSL_CERT_FILE`, for API and data alike), `Accept-Encoding: identity`, and no redirects that
 //! nobody looked at.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,7 +175,7 @@ impl HubClient {
     pub async fn refused(&self, asked: Asked<'_>, response: Response) -> HubError {
         let origin = Origin::of(response.url());
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = self.read(response, ERROR_BODY_MAX, asked).await.unwrap_or_default();
+        let body = self.read(response, ERROR_BODY_MAX, &asked).await.unwrap_or_default();
         let answer = Answer::read(origin, status, &headers, &body, self.credential.as_ref());
         let after = super::origins::wish(&headers);
         Refusal { asked, endpoint: &self.endpoint, caller: self.caller, headers: &headers, after, answer }.into_error()
@@ -192,7 +193,8 @@ impl HubClient {
     }
 
     /// Who we are to the endpoint.
-    pub(super) const fn caller(&self) -> Caller {
+    #[must_use]
+    pub const fn caller(&self) -> Caller {
         self.caller
     }
 
@@ -249,7 +251,7 @@ impl HubClient {
             if is_encoded(&headers) {
                 return Err(HubError::NotAHub { origin, why: "its answers are compressed, which nobody asked for" });
             }
-            let body = self.read(response, limit, asked).await?;
+            let body = self.read(response, limit, &asked).await?;
             let value = serde_json::from_slice(&body).map_err(|source| HubError::Unreadable {
                 origin,
                 asked: asked.to_string(),
@@ -260,7 +262,18 @@ impl HubClient {
         Err(bad_redirect(&url, asked, format!("more than {HOPS_MAX} times")))
     }
 
-    async fn read(&self, mut response: Response, limit: usize, asked: Asked<'_>) -> Result<Vec<u8>, HubError> {
+    /// `text` without our token, should the server have sent it back.
+    pub(super) fn scrubbed(&self, text: &str) -> String {
+        self.credential.as_ref().map_or_else(|| text.to_owned(), |credential| credential.scrub(text))
+    }
+
+    /// The body of an answer, of at most `limit` bytes.
+    pub(super) async fn read(
+        &self,
+        mut response: Response,
+        limit: usize,
+        asked: &(dyn Display + Sync),
+    ) -> Result<Vec<u8>, HubError> {
         let origin = Origin::of(response.url());
         let too_large = || HubError::TooLarge { origin: origin.clone(), asked: asked.to_string(), limit };
         if response.content_length().is_some_and(|length| length > limit as u64) {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{StoreError, Unusable};
 
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 const NOTE: &str = "written-by.json";
 const ASIDE: &str = ".set-aside-";
 
@@ -155,13 +155,29 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
+/// The databases that were set aside from `dir`, in order.
+pub(super) fn asides(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut numbers = aside_numbers(dir)?;
+    numbers.sort_unstable();
+    let name = |number| {
+        let mut name = dir.as_os_str().to_owned();
+        name.push(format!("{ASIDE}{number}"));
+        PathBuf::from(name)
+    };
+    Ok(numbers.into_iter().map(name).collect())
+}
+
 fn aside_numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name().and_then(|name| name.to_str())) else {
         return Ok(Vec::new());
     };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let mut numbers = Vec::new();
-    for entry in fs::read_dir(parent)? {
+    let entries = match fs::read_dir(parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(numbers),
+        other => other?,
+    };
+    for entry in entries {
         let entry = entry?.file_name();
         let rest = entry.to_str().and_then(|entry| entry.strip_prefix(name)?.strip_prefix(ASIDE));
         numbers.extend(rest.and_then(|number| number.parse::<u64>().ok()));

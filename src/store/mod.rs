@@ -13,6 +13,7 @@
 mod directory;
 mod engine;
 mod error;
+pub mod examine;
 mod export;
 mod keys;
 mod migrate;

@@ -217,11 +217,16 @@ impl Dir {
     /// Makes the names in this folder durable.
     pub fn sync(&self) -> Result<()> {
         let fail = |error| VolumeError::new(Step::Sync, &*self.path, error);
-        match sync::names(&self.reopen().map_err(fail)?, self.last()) {
+        match self.sync_strictly() {
             // Some network file systems cannot sync a folder; their names are durable or never will be.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
             other => other.map_err(fail),
         }
+    }
+
+    /// As [`Self::sync`], and says when this file system cannot.
+    pub(super) fn sync_strictly(&self) -> std::result::Result<(), Errno> {
+        sync::names(&self.reopen()?, self.last())
     }
 
     /// The entries, in no order. Names that are not UTF-8 are nobody's here and left out.
@@ -276,7 +281,7 @@ impl Dir {
     }
 
     /// A descriptor that can be read and synced, which ours of kind `O_PATH` cannot.
-    fn reopen(&self) -> std::result::Result<OwnedFd, Errno> {
+    pub(super) fn reopen(&self) -> std::result::Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(&self.fd, c".", flags, Mode::empty())
     }

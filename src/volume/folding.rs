@@ -25,7 +25,7 @@ impl Volume {
 }
 
 /// How a folder of ours compares names.
-fn of(dir: &Dir) -> Result<Folding> {
+pub(super) fn of(dir: &Dir) -> Result<Folding> {
     let is_there = |name: &str| Ok(dir.look(name)?.is_some());
     let temp = Temp::create(dir, "Folding")?;
     let case = is_there(&temp.name().to_lowercase())?;

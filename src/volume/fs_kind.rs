@@ -61,6 +61,50 @@ impl FsKind {
         }
     }
 
+    /// Its name for people; of one that is none of these what its number says, where that is known.
+    pub fn name_of(fd: &impl AsFd) -> String {
+        #[allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a bit pattern of 32 bits")]
+        let magic = rustix::fs::fstatfs(fd).map(|stat| stat.f_type as u32);
+        magic.map_or_else(|_| "an unknown file system".to_owned(), Self::name)
+    }
+
+    fn name(magic: u32) -> String {
+        let known = match Self::from_magic(magic) {
+            Self::Btrfs => "Btrfs",
+            Self::Ceph => "Ceph",
+            Self::Ext4 => "ext4",
+            Self::Fuse => "FUSE",
+            Self::Gpfs => "Storage Scale (GPFS)",
+            Self::Lustre => "Lustre",
+            Self::Nfs => "NFS",
+            Self::Overlay => "overlayfs",
+            Self::Smb => "SMB",
+            Self::Tmpfs => "tmpfs (memory)",
+            Self::Xfs => "XFS",
+            Self::Zfs => "ZFS",
+            Self::Other => match magic {
+                0x0102_1997 => "9p",
+                0x4d44 => "FAT",
+                0x2011_bab0 => "exFAT",
+                0x5346_544e => "NTFS",
+                0x8584_58f6 => "ramfs (memory)",
+                0x7371_7368 => "SquashFS",
+                0xf2f5_2010 => "F2FS",
+                0x1983_0326 => "BeeGFS",
+                0xca45_1a4e => "bcachefs",
+                0xf15f => "eCryptfs",
+                other => return format!("file system {other:#x}"),
+            },
+        };
+        known.to_owned()
+    }
+
+    /// Largest file it can hold, where that is smaller than a shard may be.
+    pub fn file_size_max(fd: &impl AsFd) -> Option<u64> {
+        let is_fat = rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == 0x4d44);
+        is_fat.then_some(u64::from(u32::MAX))
+    }
+
     /// Whether what was written at an offset is what a read finds there. Elsewhere positioned
     /// writes have corrupted files in the field, so the file is read back.
     pub const fn trusts_positioned_writes(self) -> bool {
@@ -90,6 +134,13 @@ mod tests {
         assert!(!unknown.trusts_positioned_writes() && !unknown.is_single_host());
         for network in [FsKind::Nfs, FsKind::Fuse, FsKind::Lustre, FsKind::Gpfs, FsKind::Ceph, FsKind::Smb] {
             assert!(!network.trusts_positioned_writes() && !network.is_single_host());
+        }
+    }
+
+    #[test]
+    fn a_file_system_has_a_name_or_shows_its_number() {
+        for (magic, name) in [(0xef53, "ext4"), (0x6969, "NFS"), (0x4d44, "FAT"), (0x1234, "file system 0x1234")] {
+            assert_eq!(FsKind::name(magic), name);
         }
     }
 }

@@ -23,6 +23,25 @@ pub struct StatusArgs {
     pub watch: bool,
 }
 
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  muster doctor --volume /shared
+  muster doctor --offline --quiet
+  muster doctor --json | jq '.checks[] | select(.status != \"ok\")'
+
+Changes nothing: it takes no volume and no lock, and what it writes to try the disk is a folder of
+its own, which goes at the end. Ends with 0 when nothing stands in the way of a pull, whatever else
+there is to say; otherwise with the code that a pull would end with now: that of the first problem.";
+
+/// `muster doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArgs {
+    /// Asks nobody on the network, as HF_HUB_OFFLINE does
+    #[arg(long)]
+    pub offline: bool,
+}
+
 /// `muster list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {}

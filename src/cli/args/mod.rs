@@ -13,13 +13,14 @@ mod pull;
 mod serve;
 mod tools;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use gate::{GateArgs, VerifyArgs, Wait};
 pub use jobs::{CancelArgs, PauseArgs, RemoveArgs, ResumeArgs};
-pub use look::{HistoryArgs, ListArgs, StatusArgs};
+pub use look::{DoctorArgs, HistoryArgs, ListArgs, StatusArgs};
 pub use pull::{PullArgs, TransferArgs};
 pub use serve::{DaemonArgs, DemoArgs, MirrorArgs};
 pub use tools::{CompletionsArgs, ManArgs, SchemaArgs};
@@ -104,6 +105,8 @@ pub enum Verb {
     Mirror(MirrorArgs),
     /// Owns the volume and works on jobs until it is stopped
     Daemon(DaemonArgs),
+    /// Checks a volume and its surroundings, and advises
+    Doctor(DoctorArgs),
     /// Shows the whole story on a made-up model, without a network
     Demo(DemoArgs),
     /// Prints a JSON schema of the output, or lists the schemas
@@ -118,6 +121,14 @@ pub enum Verb {
 #[must_use]
 pub fn command(environment: &Environment) -> Command {
     show_twins(Cli::command(), environment)
+}
+
+/// The environment variables that flags have as their twins.
+#[must_use]
+pub fn twins() -> BTreeSet<String> {
+    let tree = Cli::command();
+    let all = tree.get_subcommands().flat_map(Command::get_arguments).chain(tree.get_arguments());
+    all.filter_map(|arg| Some(arg.get_env()?.to_str()?.to_owned())).collect()
 }
 
 /// Parses a command line, program name first.
@@ -201,7 +212,7 @@ mod tests {
 
     #[test]
     fn verbs_that_do_not_exist_yet_are_not_in_the_tree() {
-        for verb in ["accept", "adopt", "repair", "scrub", "limit", "doctor", "keygen", "sign", "help"] {
+        for verb in ["accept", "adopt", "repair", "scrub", "limit", "keygen", "sign", "help"] {
             assert!(parsed(&format!("muster {verb}")).is_err(), "{verb}");
         }
     }

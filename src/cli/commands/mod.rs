@@ -8,6 +8,7 @@ pub mod cancel;
 pub mod completions;
 pub mod daemon;
 pub mod demo;
+pub mod doctor;
 pub mod gate;
 pub mod history;
 pub mod list;
@@ -43,6 +44,7 @@ pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
         Verb::Remove(args) => remove::run(args, context),
         Verb::Mirror(args) => mirror::run(args, context),
         Verb::Daemon(args) => daemon::run(args, context),
+        Verb::Doctor(args) => doctor::run(args, context),
         Verb::Demo(args) => demo::run(args, context),
         Verb::Schema(args) => schema::run(args, context),
         Verb::Completions(args) => completions::run(args, context),

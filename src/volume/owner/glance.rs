@@ -4,7 +4,7 @@
 //! by.
 
 use super::process_id::{self, ProcessFacts};
-use super::record::{Record, Seen, current};
+use super::record::{self, Record, Seen, current};
 use super::standing::{self, Standing};
 use crate::volume::Volume;
 use crate::volume::dir::Dir;
@@ -43,6 +43,14 @@ impl Volume {
         let Some(owners) = self.existing_owners()? else { return Ok(None) };
         Ok(current(&owners)?.map(|seen| Glance::of(seen, &owners, &ProcessFacts::read())))
     }
+
+    /// Looks at every record there is, the owner's last.
+    pub fn owners_seen(&self) -> Result<Vec<Glance>> {
+        let Some(owners) = self.existing_owners()? else { return Ok(Vec::new()) };
+        let us = ProcessFacts::read();
+        let epochs = record::epochs(&owners)?;
+        epochs.into_iter().map(|epoch| Ok(Glance::of(record::read(&owners, epoch)?, &owners, &us))).collect()
+    }
 }
 
 #[cfg(test)]
@@ -69,5 +77,10 @@ mod tests {
         assert_eq!(glance.record.unwrap().pid, std::process::id());
         owned.release(now).unwrap();
         assert!(volume.owner().unwrap().unwrap().is_dead());
+        let next =
+            Ownership::acquire(volume.owners().unwrap(), &ProcessFacts::read(), &introduction(2), None, now).unwrap();
+        let seen = volume.owners_seen().unwrap();
+        let told: Vec<_> = seen.iter().map(|glance| (glance.seen.epoch(), glance.is_dead())).collect();
+        assert_eq!(told, [(1, true), (next.epoch(), false)]);
     }
 }
