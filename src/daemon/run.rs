@@ -365,7 +365,7 @@ async fn write_report(jobs: &Jobs, me: &DaemonStatus) {
     let report = report::of_jobs(jobs, me.clone());
     let bytes = serde_json::to_vec(&report).expect("a report has string keys only");
     let bench = Arc::clone(jobs.bench());
-    let written = jobs.bench().blocking.run(move || bench.volume.replace_status(&bytes)).await;
+    let written = jobs.bench().blocking.run(move || bench.volume.replace_status(bytes)).await;
     if let Err(error) = written {
         warn!(%error, "the status file could not be written");
     }

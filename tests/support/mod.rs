@@ -41,6 +41,7 @@ mod directory;
 mod http;
 mod hub;
 mod kimi;
+mod mount;
 mod process;
 mod record;
 mod repo;
@@ -58,6 +59,7 @@ pub use directory::{
     assert_complete, assert_valid, flip_byte, listing, own_elsewhere, partial_of, partials, receipt, trace,
 };
 pub use hub::Hub;
+pub use mount::{Disk, Kind, cannot_mount, clone_file};
 pub use process::{Child, Invocation, Muster, Output};
 pub use record::{Origin, Recorded};
 pub use repo::{FileSpec, RepoKind, RepoSpec};
