@@ -62,7 +62,8 @@ fn what_was_durable_on_btrfs_survives_a_power_cut_and_nothing_else_counts() {
 /// Two shards of several checkpoints, small ones that come and go, and the small files of a model.
 fn repo() -> RepoSpec {
     let shard = |at: u64| format!("model-{at:05}-of-00010.safetensors");
-    let small = (3..=10).fold(RepoSpec::new(MODEL), |repo, at| repo.lfs(&shard(at), Content::generated(at, 3 * MIB + at)));
+    let small =
+        (3..=10).fold(RepoSpec::new(MODEL), |repo, at| repo.lfs(&shard(at), Content::generated(at, 3 * MIB + at)));
     small
         .lfs(&shard(1), Content::generated(1, 38 * MIB + 1))
         .lfs(&shard(2), Content::generated(2, 22 * MIB + 2))
@@ -147,13 +148,24 @@ fn cut_the_power_of(kind: Kind) {
         let wanted = CUTS_A_PULL.min(cuts - bench.tally.cuts).min(cuts.div_ceil(2));
         let drive = if bench.tally.forgetful * 2 > bench.tally.cuts { Drive::Faithful } else { Drive::Forgetful };
         before = bench.round(drive, wanted, before);
+        println!("{kind:?}: so far {}", bench.tally);
     }
-    let Tally { cuts, forgetful, files, claimed, ready, fetched, again, again_most } = bench.tally;
-    println!(
-        "{kind:?}: {cuts} cuts, {forgetful} of them of a drive that forgets; {files} files in place and {} MiB claimed \
-         found right, {ready} complete; {} MiB fetched after, {} MiB lost, {} KiB of one cut at most",
-        claimed / MIB, fetched / MIB, again / MIB, again_most / 1024
-    );
+    println!("{kind:?}: {}", bench.tally);
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cuts, forgetful, files, claimed, ready, fetched, again, again_most } = self;
+        write!(f, "{cuts} cuts, {forgetful} of them of a drive that forgets; {files} files in place and ")?;
+        write!(f, "{} MiB claimed found right, {ready} complete; ", claimed / MIB)?;
+        write!(
+            f,
+            "{} MiB fetched after, {} MiB lost, {} KiB of one cut at most",
+            fetched / MIB,
+            again / MIB,
+            again_most / 1024
+        )
+    }
 }
 
 impl Bench<'_> {
@@ -252,7 +264,10 @@ impl Bench<'_> {
         assert!(found.published >= told.verified, "it said {told:?}, and there is {found:?}");
         assert!(found.published + found.claimed >= told.durable, "it said {told:?}, and there is {found:?}");
         let again = told.sent.saturating_sub(found.published + found.claimed);
-        assert!(again <= CONNECTIONS * (CHECKPOINT + MEANWHILE), "{again} bytes lost: it said {told:?}, there is {found:?}");
+        assert!(
+            again <= CONNECTIONS * (CHECKPOINT + MEANWHILE),
+            "{again} bytes lost: it said {told:?}, there is {found:?}"
+        );
 
         let whole = found.published == total;
         let gate = self.as_boot(&["gate", MODEL, "--no-remember"]).run();
@@ -327,7 +342,8 @@ impl Bench<'_> {
         std::fs::write(&id, format!("{a}-{b}-{c}-{d}-{e}\n")).unwrap();
         let line = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
         let binary = env!("CARGO_BIN_EXE_muster");
-        let all = ["--mount", "sh", "-c", line, "sh", id.to_str().unwrap(), binary].into_iter().chain(args.iter().copied());
+        let all =
+            ["--mount", "sh", "-c", line, "sh", id.to_str().unwrap(), binary].into_iter().chain(args.iter().copied());
         self.world.program("unshare", all)
     }
 }

@@ -302,7 +302,8 @@ impl Group {
         limits.into_iter().find_map(|(root, limit)| {
             let group = Self(Path::new(root).join(&name));
             std::fs::create_dir(&group.0).ok()?;
-            let limited = group.0.join(limit).exists() && std::fs::write(group.0.join(limit), bytes.to_string()).is_ok();
+            let limited =
+                group.0.join(limit).exists() && std::fs::write(group.0.join(limit), bytes.to_string()).is_ok();
             limited.then_some(group)
         })
     }

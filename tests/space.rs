@@ -226,9 +226,8 @@ fn a_disk_without_inodes_is_full_too_and_the_hint_says_inodes() {
     if !need(&[]) {
         return;
     }
-    let repo = (0..60).fold(RepoSpec::new(MODEL), |repo, at| {
-        repo.lfs(&format!("data/{at:03}.bin"), Content::generated(at, 20_000))
-    });
+    let repo = (0..60)
+        .fold(RepoSpec::new(MODEL), |repo, at| repo.lfs(&format!("data/{at:03}.bin"), Content::generated(at, 20_000)));
     let hub = Hub::start(repo.clone());
     let small = Small::tmpfs(&hub, "size=64m,nr_inodes=50");
     let out = small.world.args(["pull", MODEL]).run().expect_code(16);
