@@ -387,5 +387,6 @@ fn records(bytes: &[u8], file: &FileSpec) -> Vec<(u64, u64)> {
         bytes[at + 16..at + 20] == crc(&sealed)
     };
     let starts = (64..).step_by(20).take_while(|at| at + 20 <= bytes.len());
-    starts.take_while(whole).map(|at| (word(at), word(at + 8))).collect()
+    // The highest bit marks what was written and not synced: worth nothing after a cut.
+    starts.take_while(whole).map(|at| (word(at), word(at + 8))).filter(|(start, _)| start >> 63 == 0).collect()
 }
