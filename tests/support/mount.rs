@@ -90,6 +90,8 @@ impl Disk {
         std::fs::create_dir_all(at).expect("a mount point");
         let out = run(Command::new("losetup").args(["--find", "--show"]).arg(image));
         let device = Device(PathBuf::from(out.trim()));
+        // The setting outlives the last user of a device, and the device is given out again.
+        device.cache("write back");
         let mut disk = Self { at: at.to_owned(), mounted: false, device: Some(device), kind: Some(kind) };
         let mut mount = Command::new("mount");
         mount.args(["-t", kind.name()]);
@@ -128,9 +130,7 @@ impl Disk {
     /// Takes everything as durable that was written to the device: a sync of what lies below costs
     /// nothing any more. For devices that no drill cuts.
     pub fn trust(&self) {
-        let name = self.device().file_name().expect("a device").to_owned();
-        let knob = Path::new("/sys/block").join(name).join("queue/write_cache");
-        std::fs::write(knob, "write through").expect("a setting of our own device");
+        self.device.as_ref().expect("a tmpfs has none").cache("write through");
     }
 
     /// Unmounts it and gives its device back, and says when that fails.
@@ -157,8 +157,17 @@ impl Drop for Disk {
     }
 }
 
+impl Device {
+    fn cache(&self, how: &str) {
+        let name = self.0.file_name().expect("a device");
+        // A kernel that has no such setting sends every sync, which is only slower.
+        let _ = std::fs::write(Path::new("/sys/block").join(name).join("queue/write_cache"), how);
+    }
+}
+
 impl Drop for Device {
     fn drop(&mut self) {
+        self.cache("write back");
         run_quietly(Command::new("losetup").arg("--detach").arg(&self.0));
     }
 }
