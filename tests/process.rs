@@ -166,6 +166,59 @@ fn a_stopped_pull_goes_on_when_it_is_continued() {
     assert!(hub.total_body_bytes() <= repo.total_bytes() + MIB, "{} bytes", hub.total_body_bytes());
 }
 
+// class: progress-lost, writers
+#[test]
+fn a_pull_stopped_for_longer_than_its_lease_goes_on_when_nobody_took_the_volume() {
+    let repo = shards(8, 6 * MIB);
+    let hub = Hub::start(repo.clone());
+    hub.pace(3 * MIB);
+    let world = Muster::on(&hub);
+    let mut child = pull(&world).spawn();
+    hub.wait_for_bytes(8 * MIB, SOON);
+    child.signal(Signal::STOP);
+    // A lease is 30 s by the clock of whoever watches.
+    std::thread::sleep(Duration::from_secs(33));
+    let sent = hub.total_body_bytes();
+    child.signal(Signal::CONT);
+    child.wait(SOON).expect_code(0);
+    assert_complete(&world.model("org/model"), &repo);
+    assert!(sent < repo.total_bytes(), "it stood still");
+    assert!(hub.total_body_bytes() <= repo.total_bytes() + MIB, "{} bytes", hub.total_body_bytes());
+}
+
+// class: words
+#[test]
+fn a_daemon_reloads_at_a_hangup_and_ends_at_once_at_a_second_signal() {
+    let repo = shards(6, 4 * MIB);
+    let hub = Hub::start(repo.clone());
+    for (second, code) in [(None, 0), (Some(Signal::INT), 130), (Some(Signal::TERM), 143)] {
+        let world = Muster::on(&hub);
+        let mut owner = Owner::start(&world);
+        hub.hold_after(repo.total_bytes() / 2);
+        assert_eq!(owner.api.submit(&hub, "org/model", "org/model", None).0, 202);
+        let sent = hub.total_body_bytes();
+        hub.wait_for_bytes(sent + repo.total_bytes() / 2 - SLACK, SOON);
+        for _ in 0..3 {
+            owner.process.signal(Signal::HUP);
+        }
+        assert_eq!(owner.api.get("/healthz").0, 200, "it goes on");
+        let asked = Instant::now();
+        owner.process.terminate();
+        if let Some(signal) = second {
+            owner.process.signal(signal);
+        }
+        let out = owner.process.wait(Duration::from_secs(30));
+        // Two signals of one kind that come at once are one, and the first may end it before the second.
+        let codes = [Some(0), Some(143), Some(code)];
+        assert!(if second.is_some() { codes.contains(&out.code) } else { out.code == Some(0) }, "{out}");
+        assert!(asked.elapsed() < Duration::from_secs(25), "{:?}", asked.elapsed());
+        hub.cut(Origin::Cdn);
+        hub.release();
+        pull(&world).run().expect_code(0);
+        assert_complete(&world.model("org/model"), &repo);
+    }
+}
+
 // class: progress-lost
 #[test]
 fn a_pull_outlives_its_parent() {
@@ -190,7 +243,7 @@ fn few_descriptors_mean_fewer_connections_not_failures() {
     let repo = (0..200)
         .fold(RepoSpec::new("org/model"), |repo, at| repo.lfs(&format!("{at:03}.bin"), Content::generated(at, 20_000)));
     let hub = Hub::start(repo.clone());
-    for args in [&["pull", "org/model", "--connections", "32"][..], &["pull", "org/model"]] {
+    for args in [&["pull", "org/model", "--connections", "64"][..], &["pull", "org/model"]] {
         let world = Muster::on(&hub);
         let out = in_shell(&world, "ulimit -n 64; exec \"$@\"", args).run().expect_code(0);
         assert_complete(&world.model("org/model"), &repo);
@@ -235,12 +288,192 @@ fn memory_stays_small_whatever_the_size_of_the_model() {
 
 // class: bounds
 #[test]
-fn a_pull_works_with_little_address_space() {
+fn a_pull_works_with_little_address_space_and_little_memory() {
     let repo = shards(12, 6 * MIB);
     let hub = Hub::start(repo.clone());
+    // Of addresses, stacks of threads included; and of memory that may be written to.
+    for limit in ["ulimit -v 1500000", "ulimit -d 400000"] {
+        let world = Muster::on(&hub);
+        in_shell(&world, &format!("{limit}; exec \"$@\""), &["pull", "org/model"]).run().expect_code(0);
+        assert_complete(&world.model("org/model"), &repo);
+    }
+}
+
+/// A control group that gives its processes so many bytes of memory, page cache included.
+struct Group(PathBuf);
+
+impl Group {
+    /// None where groups cannot be made.
+    fn new(bytes: u64) -> Option<Self> {
+        let name = format!("muster-test-{:08x}", fastrand::u32(..));
+        let limits = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        limits.into_iter().find_map(|(root, limit)| {
+            let group = Self(Path::new(root).join(&name));
+            std::fs::create_dir(&group.0).ok()?;
+            let limited =
+                group.0.join(limit).exists() && std::fs::write(group.0.join(limit), bytes.to_string()).is_ok();
+            limited.then_some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+// class: bounds
+#[test]
+fn a_pull_in_a_small_container_needs_no_more_than_it_has() {
+    let Some(group) = Group::new(80 * MIB) else {
+        // The limits above are the same drill without a container.
+        return;
+    };
+    let repo = shards(24, 10 * MIB);
+    let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
-    in_shell(&world, "ulimit -v 1500000; exec \"$@\"", &["pull", "org/model"]).run().expect_code(0);
+    let line = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", group.0.display());
+    in_shell(&world, &line, &["pull", "org/model", "--connections", "16"]).run().expect_code(0);
     assert_complete(&world.model("org/model"), &repo);
+    wait_until("the group is empty", SOON, || {
+        std::fs::read_to_string(group.0.join("cgroup.procs")).unwrap().is_empty()
+    });
+}
+
+// class: bounds
+#[test]
+fn sixty_four_connections_and_twenty_thousand_files_stay_within_their_bounds() {
+    const FILES: u64 = 20_000;
+    const OPEN: usize = 64;
+    let small = (0..FILES - OPEN as u64).fold(RepoSpec::new("org/many"), |repo, at| {
+        repo.plain(&format!("data/{:03}/{at:05}.json", at / 100), format!("{{\"at\": {at}}}"))
+    });
+    let repo = (0..OPEN as u64).fold(small, |repo, at| {
+        repo.lfs(&format!("model-{:05}-of-00064.safetensors", at + 1), Content::generated(at, 3 * MIB))
+    });
+    let hub = Hub::start(repo.clone());
+    // The Hub's own quota of 3,000 files in five minutes would be all that is measured.
+    hub.quota("resolvers", 1_000_000, Duration::from_secs(300));
+    hub.page_size(5000);
+    hub.pace(MIB / 2);
+    let world = Muster::on(&hub);
+    let mut child = world.args(["pull", "org/many", "--connections", "64"]).spawn();
+    let (pid, started, mut peak, mut files, mut open) = (child.id(), Instant::now(), 0, 0, 0);
+    while child.is_running() && started.elapsed() < Duration::from_secs(600) {
+        peak = figure(pid, "VmHWM").max(peak);
+        files = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count).max(files);
+        open = hub.open_connections(Origin::Cdn).max(open);
+        if open >= OPEN {
+            hub.unpaced();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let out = child.wait(SOON).expect_code(0);
+    println!("{open} connections at once, peak {} MiB, {files} descriptors, {:?}", peak / 1024, out.took);
+    assert_complete(&world.model("org/many"), &repo);
+    assert!(open >= OPEN, "{open} connections");
+    assert!(peak > 0 && peak <= 200 << 10, "{peak} KiB");
+    assert!(files <= 400, "{files} descriptors");
+}
+
+/// A figure of a running process, in KiB.
+fn figure(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+// ---- clocks ------------------------------------------------------------------------------------
+
+/// `muster` in a time namespace of its own, whose clocks since boot are ahead by so many seconds.
+fn ahead(world: &Muster, seconds: u64, args: &[&str]) -> Invocation {
+    let offset = seconds.to_string();
+    let clocks = ["--time", "--monotonic", &offset, "--boottime", &offset, BINARY];
+    world.program("unshare", clocks.into_iter().chain(args.iter().copied()).map(str::to_owned).collect::<Vec<_>>())
+}
+
+// class: progress-lost, writers
+#[test]
+fn clocks_that_jump_between_two_pulls_cost_nothing() {
+    let repo = shards(6, 4 * MIB);
+    let hub = Hub::start(repo.clone());
+    if !is_root() || ahead(&Muster::on(&hub), 1, &["--version"]).run().code != Some(0) {
+        return skip("no time namespace without the right to make one");
+    }
+    const YEAR: u64 = 365 * 24 * 3600;
+    for (first, second) in [(YEAR, 0), (0, YEAR), (YEAR, 1)] {
+        let world = Muster::on(&hub);
+        let before = hub.total_body_bytes();
+        let args = ["pull", "org/model"];
+        let mut child = held_at_half(&hub, &repo, || ahead(&world, first, &args).spawn());
+        child.kill();
+        drop(child);
+        hub.cut(Origin::Cdn);
+        hub.release();
+        // Not waited for: its process is gone, whatever the clocks say.
+        ahead(&world, second, &["pull", "org/model", "--no-wait"]).run().expect_code(0);
+        assert_complete(&world.model("org/model"), &repo);
+        let sent = hub.total_body_bytes() - before;
+        assert!(sent <= repo.total_bytes() + 2 * MIB, "{sent} of {} bytes", repo.total_bytes());
+        ahead(&world, first, &["gate", "org/model"]).run().expect_code(0);
+    }
+}
+
+// class: writers
+#[test]
+fn an_owner_with_other_clocks_is_alive_and_is_handed_the_job() {
+    let repo = shards(6, 4 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    if !is_root() || ahead(&world, 1, &["--version"]).run().code != Some(0) {
+        return skip("no time namespace without the right to make one");
+    }
+    let first = held_at_half(&hub, &repo, || ahead(&world, 1_000_000, &["pull", "org/model"]).spawn());
+    let status = world.args(["status", "--json"]).run().expect_code(0).json();
+    assert_eq!(status["daemon"]["running"], true, "{status}");
+    let second = pull(&world).spawn();
+    hub.release();
+    for child in [first, second] {
+        child.wait(SOON).expect_code(0);
+    }
+    assert_complete(&world.model("org/model"), &repo);
+    assert!(hub.total_body_bytes() <= repo.total_bytes() + MIB, "{} bytes", hub.total_body_bytes());
+}
+
+// class: looks-complete, writers
+#[test]
+fn times_of_another_century_are_hashed_and_waited_for_by_nobody() {
+    let repo = shards(4, 2 * MIB);
+    let hub = Hub::start(repo.clone());
+    for (time, year) in [("2099-01-01T00:00:00Z", 2099), ("1975-01-01T00:00:00Z", 1975)] {
+        let world = Muster::on(&hub);
+        let before = hub.total_body_bytes();
+        let mut child = held_at_half(&hub, &repo, || pull(&world).spawn());
+        child.kill();
+        drop(child);
+        hub.cut(Origin::Cdn);
+        hub.release();
+        // What a clock that was wrong then leaves behind: a heartbeat, and the times of every file.
+        let owners = world.volume().join(".muster/owners/1.json");
+        let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&owners).unwrap()).unwrap();
+        (record["beat_at"], record["started_at"]) = (time.into(), time.into());
+        std::fs::write(&owners, record.to_string()).unwrap();
+        let all = "find . -exec touch --no-dereference --date \"$0\" {} +";
+        let touch = || world.program("sh", ["-c", all, time]).current_dir(world.volume()).run().expect_code(0);
+        touch();
+        world.args(["status"]).run().expect_code(0);
+        world.args(["pull", "org/model", "--no-wait"]).run().expect_code(0);
+        assert_complete(&world.model("org/model"), &repo);
+        let sent = hub.total_body_bytes() - before;
+        assert!(sent <= repo.total_bytes() + 2 * MIB, "{year}: {sent} of {} bytes", repo.total_bytes());
+        touch();
+        let out = world.args(["gate", "org/model", "--no-remember"]).run().expect_code(0);
+        assert!(out.all().contains("hash"), "{year}: {out}");
+        hub.forget();
+        pull(&world).run().expect_code(0);
+        assert_eq!(hub.total_body_bytes(), 0);
+    }
 }
 
 // ---- outputs -----------------------------------------------------------------------------------
@@ -302,6 +535,44 @@ fn a_full_pipe_holds_up_the_words_and_not_the_work() {
         }
         world.args(["gate", "org/model"]).run().expect_code(0);
     }
+}
+
+// class: words
+#[test]
+fn a_watcher_whose_reader_is_gone_ends_and_a_daemon_whose_log_is_full_works() {
+    let repo = shards(2, MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    for line in ["exec \"$@\" 2>/dev/full", "exec \"$@\" 2>&-"] {
+        let mut daemon = in_shell(&world, line, &["daemon"]).spawn();
+        let owner = world.volume().join(".muster/owners");
+        wait_until("it owns the volume", SOON, || {
+            let said = world.args(["status", "--json"]).run();
+            said.code == Some(0) && said.json()["daemon"]["running"] == true
+        });
+        pull(&world).run().expect_code(0);
+        assert_complete(&world.model("org/model"), &repo);
+        let out = in_shell(&world, "\"$@\" | head -n1; echo ended", &["status", "--watch", "--json"]).spawn();
+        // A line comes with each change: one that nobody reads ends it.
+        std::thread::sleep(Duration::from_millis(500));
+        world.args(["remove", "org/model", "--now"]).run().expect_code(0);
+        let out = out.wait(SOON).expect_code(0);
+        assert!(out.stdout.contains("ended") && !out.all().contains("panic"), "{out}");
+        assert!(daemon.is_running() && owner.exists());
+        daemon.terminate();
+        daemon.wait(SOON).expect_code(0);
+    }
+}
+
+// class: words
+#[test]
+fn a_watcher_that_cannot_write_says_so_and_ends() {
+    let repo = shards(2, MIB);
+    let hub = Hub::start(repo);
+    let world = Muster::on(&hub);
+    pull(&world).run().expect_code(0);
+    let out = in_shell(&world, "exec \"$@\" >/dev/full", &["status", "--watch"]).run().expect_code(1);
+    assert!(out.stderr.contains("stdout"), "{out}");
 }
 
 // ---- modes and users ---------------------------------------------------------------------------

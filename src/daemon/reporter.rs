@@ -51,7 +51,7 @@ impl Reporter {
             // A late heartbeat takes nothing away: who reads sees how old the report is.
             match ownership.permit(clock::since_boot()) {
                 Err(Lost::Superseded { .. } | Lost::Released) => Ok(()),
-                Ok(()) | Err(_) => bench.volume.replace_status(&bytes),
+                Ok(()) | Err(_) => bench.volume.replace_status(bytes),
             }
         });
         if let Err(error) = written.await {

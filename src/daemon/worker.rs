@@ -33,7 +33,7 @@ use crate::fetch::{OwnershipLost, Wanted};
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
 use crate::volume::publish::Staged;
-use crate::volume::{ModelDir, VolumeError};
+use crate::volume::{ModelDir, VolumeError, adopt};
 
 /// One job being worked on.
 pub(super) struct Work {
@@ -210,6 +210,8 @@ impl Work {
         let (name, live, stop) = (self.spec.name.clone(), Arc::clone(&self.live), self.stop.clone());
         let (manifest, held) = (Arc::clone(&site.manifest), site.held.clone());
         let surveyed = self.on_model(site, move |bench, model| {
+            (bench.may_write)()?;
+            adopt::drop_second_names(model, manifest.files())?;
             let stored = bench.store.files(&name).unwrap_or_else(|error| {
                 warn!(%error, "the store does not answer; files without a receipt are hashed");
                 Vec::new()

@@ -4,7 +4,7 @@
 //! fenced, that is renamed so that a late publish of that writer fails, and its claimed ranges
 //! are copied; only a provably dead writer's file is taken as it is.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rustix::fs::FileType;
 
@@ -13,9 +13,9 @@ use super::dir::{Dir, kind_of, size_of, stat_of};
 use super::error::{Result, Step, VolumeError};
 use super::model_dir::ModelDir;
 use super::partial::{Partial, Place, Resumed, drop_pages};
-use super::small_file;
-use super::sync;
 use super::writer::{Part, PartialName, PathHash, WriterId};
+use super::{identity, small_file, sync};
+use crate::core::identity::Observed;
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
 
@@ -30,6 +30,8 @@ pub struct Leftover {
     size: u64,
     allocated: u64,
     has_claims: bool,
+    inode: u64,
+    links: u64,
 }
 
 /// How a partial may be taken over.
@@ -163,6 +165,31 @@ pub fn leftovers(model: &ModelDir) -> Result<Vec<Leftover>> {
     }
 }
 
+/// Removes leftovers that are a second name of a published file, and says how many. Giving a file its
+/// final name is a change of two folders, and a file system that lost its power may have kept both
+/// names (btrfs does): whatever happens to the leftover then changes the times of the published file.
+pub fn drop_second_names(model: &ModelDir, entries: &[FileEntry]) -> Result<usize> {
+    let mut doubled = leftovers(model)?;
+    doubled.retain(|leftover| leftover.links > 1);
+    if doubled.is_empty() {
+        return Ok(0);
+    }
+    let published: HashMap<_, _> = entries.iter().map(|entry| (PathHash::of(&entry.path), entry)).collect();
+    let is_second = |leftover: &Leftover| {
+        let observed = published.get(leftover.path()).map(|entry| model.observe(&entry.path));
+        matches!(observed, Some(Observed::Present(found)) if found.inode == leftover.inode)
+    };
+    doubled.retain(is_second);
+    let dropped = doubled.len();
+    for leftover in doubled {
+        leftover.discard(model)?;
+    }
+    if dropped > 0 {
+        model.partials()?.sync()?;
+    }
+    Ok(dropped)
+}
+
 impl Partial {
     /// Takes over a partial of an earlier writer as one of `writer`'s. The ranges that come with
     /// it are durable and claimed, and no hash has seen them yet.
@@ -216,7 +243,8 @@ fn find(dir: &Dir) -> Result<Found> {
             Part::Fenced | Part::Partial => {
                 let (size, fenced) = (size_of(&stat), part == Part::Fenced);
                 let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-                partials.push(Leftover { name, fenced, size, allocated, has_claims: false });
+                let (inode, links) = (identity::of(&stat).inode, stat.st_nlink);
+                partials.push(Leftover { name, fenced, size, allocated, has_claims: false, inode, links });
             }
         }
     }
@@ -293,7 +321,7 @@ fn existing_partials(model: &ModelDir) -> Result<Option<Dir>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{OURS, THEIRS, bytes, lfs_entry, model, names, proof, set};
+    use super::super::testing::{OURS, THEIRS, bytes, lfs_entry, model, names, proof, set, verified};
     use super::*;
     use crate::core::receipt::Proved;
 
@@ -556,6 +584,31 @@ mod tests {
         let refused = Partial::take_over(&model, &entry, OURS, leftover, HERE, &|| true);
         assert!(matches!(refused, Err(VolumeError::Replaced { .. })));
         assert_eq!(std::fs::read(place.path().join("second")).unwrap(), data[..500]);
+    }
+
+    #[test]
+    fn a_partial_that_is_a_published_file_goes_before_that_is_looked_at_and_another_stays() {
+        let (place, model) = model();
+        let data = bytes(1000);
+        let (a, b) = (lfs_entry("sub/a", &data), lfs_entry("b", &data));
+        let folder = model.path().join(".muster/partial");
+        let partial = folder.join(PartialName::of(&a.path, THEIRS).partial());
+        verified(&model, &a, &data).publish(&model).unwrap();
+        // As btrfs leaves it when the power goes after the sync of the final name's folder.
+        std::fs::hard_link(model.path_of(&a.path), &partial).unwrap();
+        left_alone(&model, &b, &data, place.path());
+        assert_eq!(drop_second_names(&model, &[a.clone(), b.clone()]).unwrap(), 1);
+        assert!(!partial.exists());
+        assert_eq!(std::fs::read(model.path_of(&a.path)).unwrap(), data);
+        assert_eq!(only(&model).path(), &PathHash::of(&b.path));
+        assert_eq!(drop_second_names(&model, &[a, b]).unwrap(), 0);
+    }
+
+    /// A partial with a second name outside of the model.
+    fn left_alone(model: &ModelDir, entry: &FileEntry, data: &[u8], outside: &std::path::Path) {
+        drop(Partial::create(model, entry, THEIRS).unwrap().write_at(0, data));
+        let partial = PartialName::of(&entry.path, THEIRS).partial();
+        std::fs::hard_link(model.path().join(".muster/partial").join(partial), outside.join("second")).unwrap();
     }
 
     #[test]

@@ -283,7 +283,9 @@ impl VolumeError {
             return Some("too many files are open: raise the limit (`ulimit -n`), or use fewer connections");
         }
         match self {
-            Self::NoSpace { .. } => Some("free some space, or remove a model; what is there is kept and used"),
+            Self::NoSpace { .. } => {
+                Some("free some space or inodes (`df`, `df -i`), or remove a model; what is there is kept and used")
+            }
             Self::ReadOnly { .. } => Some("mount the volume for writing on the host that pulls"),
             Self::Denied { .. } => Some("run as a user that may use this directory, or change its mode or group"),
             Self::Steered { .. } => Some("put a plain folder or file there; links inside a volume are not followed"),

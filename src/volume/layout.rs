@@ -127,9 +127,9 @@ impl Volume {
         Ok(Quarantine::at(self.area()?.make_folder(QUARANTINE)?))
     }
 
-    /// Replaces the status that everybody may read.
-    pub fn replace_status(&self, bytes: &[u8]) -> Result<()> {
-        small_file::replace(&self.area()?, STATUS, bytes)
+    /// Replaces the status that everybody may read; on a full disk, too.
+    pub fn replace_status(&self, json: Vec<u8>) -> Result<()> {
+        small_file::replace_even_if_full(&self.area()?, STATUS, json)
     }
 
     /// The status; `None` when there is none.
@@ -260,8 +260,8 @@ mod tests {
         assert!(names(place.path()).is_empty());
         let state = volume.state_dir().unwrap();
         assert_eq!(std::fs::metadata(state).unwrap().permissions().mode() & 0o7777, 0o700);
-        volume.replace_status(b"{}").unwrap();
-        assert_eq!(volume.status().unwrap().unwrap(), b"{}");
+        volume.replace_status(b"{}".to_vec()).unwrap();
+        assert_eq!(volume.status().unwrap().unwrap().trim_ascii_end(), b"{}");
         assert!(Volume::open(&place.path().join("none")).unwrap_err().is_missing());
     }
 

@@ -142,6 +142,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_retired_by_half_is_retired() {
+        let (_place, model) = model();
+        let (entry, commit) = (lfs_entry("a", b"old"), CommitId::from_bytes([7; 20]));
+        verified(&model, &entry, b"old").publish(&model).unwrap();
+        let place = model.path().join(".muster/retired").join(commit.to_string());
+        std::fs::create_dir_all(&place).unwrap();
+        // As btrfs leaves it when the power goes between the syncs of the two folders.
+        std::fs::hard_link(model.path_of(&entry.path), place.join("a")).unwrap();
+        assert!(model.retire(&entry.path, &commit).unwrap().is_some());
+        assert!(!model.path_of(&entry.path).exists());
+        assert_eq!(std::fs::read(place.join("a")).unwrap(), b"old");
+    }
+
+    #[test]
     fn a_launcher_keeps_reading_what_was_retired() {
         let (_place, model) = model();
         let entry = lfs_entry("a", b"old");

@@ -1,10 +1,13 @@
 //! Small files of ours: manifests, receipts, owner records, the status.
 //!
 //! Invariant: a reader sees the old bytes or the new bytes, never none and never half, because
-//! a name only ever moves onto a whole file. Mode 0644 whatever the umask.
+//! a name only ever moves onto a whole file. Mode 0644 whatever the umask. The one exception are
+//! the signs of life, which must go on moving where there is no room for a second file: they are
+//! written over, and say so.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::Mode;
 
@@ -14,6 +17,12 @@ use super::{identity, sync};
 
 /// End of the names that exist only while a file is being written.
 const TEMP: &str = ".tmp";
+/// What a file system gives out at a time; and what is left in the last block of a file that may have to
+/// be written over by a longer one.
+const BLOCK: usize = 4096;
+const SPARE: usize = 1024;
+/// Longest file that is written over.
+const OVERWRITE_MAX: usize = 64 << 20;
 /// Age at which a temporary file's writer is surely gone, in nanoseconds.
 const TEMP_AGE_NS: i64 = 3600 * 1_000_000_000;
 
@@ -46,6 +55,39 @@ pub fn store_new(dir: &Dir, name: &str, bytes: &[u8]) -> Result<()> {
 /// Replaces a file without waiting for the disk: for what is rewritten every few seconds.
 pub fn replace(dir: &Dir, name: &str, bytes: &[u8]) -> Result<()> {
     Temp::write(dir, name, bytes, Durable::No)?.rename_to(name)
+}
+
+/// As [`replace`], and where no second file fits on the disk it writes over the first, which is kept long
+/// enough for that: `json` is followed by spaces. A reader that comes at that very instant may see a
+/// mixture, which is no JSON to it.
+pub fn replace_even_if_full(dir: &Dir, name: &str, mut json: Vec<u8>) -> Result<()> {
+    json.resize((json.len() + SPARE).next_multiple_of(BLOCK), b' ');
+    match replace(dir, name, &json) {
+        Err(full @ VolumeError::NoSpace { .. }) => match overwrite(dir, name, json.trim_ascii_end()) {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(full),
+        },
+        other => other,
+    }
+}
+
+/// Writes `json` over a file, in one write and without taking room, and spaces over what is left of it.
+/// `false`, and nothing happens, when the file is not there or too short. Its length and its name are
+/// as durable as they were, so a power cut leaves the old bytes or the new ones.
+pub fn overwrite(dir: &Dir, name: &str, json: &[u8]) -> Result<bool> {
+    let file = match dir.open_for_writing(name) {
+        Err(error) if error.is_missing() => return Ok(false),
+        other => other?,
+    };
+    let stat = stat_of(&file).map_err(|e| VolumeError::new(Step::Look, dir.shown(name), e))?;
+    let len = usize::try_from(super::dir::size_of(&stat)).unwrap_or(usize::MAX);
+    if len < json.len() || len > OVERWRITE_MAX {
+        return Ok(false);
+    }
+    let mut bytes = json.to_vec();
+    bytes.resize(len, b' ');
+    file.write_all_at(&bytes, 0).map_err(|e| VolumeError::new(Step::Write, dir.shown(name), e))?;
+    Ok(true)
 }
 
 /// Reads a file of at most `limit` bytes; `None` when it is not there.
@@ -183,6 +225,19 @@ mod tests {
             reader.join().unwrap();
         });
         assert_eq!(dir.list().unwrap().len(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn what_is_written_over_keeps_its_length_and_inode_and_what_does_not_fit_is_left_alone() {
+        let (place, dir) = place();
+        assert!(!overwrite(&dir, "m", b"{}").unwrap(), "there is none");
+        store(&dir, "m", b"{\"a\": 1}   ").unwrap();
+        let inode = || std::fs::metadata(place.path().join("m")).unwrap().ino();
+        let before = inode();
+        assert!(overwrite(&dir, "m", b"{\"b\": 22}").unwrap());
+        assert_eq!(read(&dir, "m", 20).unwrap().unwrap(), b"{\"b\": 22}  ");
+        assert!(!overwrite(&dir, "m", b"{\"much too long\": 22}").unwrap());
+        assert_eq!((read(&dir, "m", 20).unwrap().unwrap(), inode()), (b"{\"b\": 22}  ".to_vec(), before));
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod directory;
 mod http;
 mod hub;
 mod kimi;
+mod mount;
 mod process;
 mod record;
 mod repo;
@@ -62,6 +63,7 @@ pub use directory::{
 };
 pub use http::Ending;
 pub use hub::Hub;
+pub use mount::{Disk, Kind, cannot_mount, clone_file};
 pub use process::{Child, Invocation, Muster, Output};
 pub use record::{Origin, Recorded};
 pub use repo::{FileSpec, RepoKind, RepoSpec};

@@ -1,15 +1,20 @@
 """Runs `cargo test …` so that nothing it starts can outlive it unseen, and adds up its results.
 
-Owns: the time limit of a run, the check for processes, mounts and files left behind, the closing line
-`N passed, N failed, N skipped` (skipped: ignored, or a drill that said `skipped: NAME: WHY`).
+Owns: the time limit of a run, the check for processes, mounts, loop devices and files left behind,
+the closing line `N passed, N failed, N skipped` (skipped: ignored, or a drill that said
+`skipped: NAME: WHY`).
 Invariant: a process is judged and ended by its id alone. As the
 "child subreaper" this program becomes the parent of every orphan below it, in whatever session,
-group or environment it hides, and of nothing else.
+group or environment it hides, and of nothing else. A mount is the tests' when it is in their
+temporary folder, and a loop device when its file is.
 
 Usage: run_tests.py SECONDS COMMAND…
 """
 
 import ctypes
+import errno
+import fcntl
+import glob
 import os
 import re
 import signal
@@ -19,6 +24,9 @@ import threading
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
+MNT_FORCE = 1
+MNT_DETACH = 2
+LOOP_CLR_FD = 0x4C01
 GRACE_S = 3.0
 SKIPPED = re.compile(r"^skipped: (\S+: .+)$")
 RESULT = re.compile(r"test result: .*?(\d+) passed; (\d+) failed; (\d+) ignored;")
@@ -51,8 +59,9 @@ def main():
         problems.append("interrupted")
         code = 1
     stopped = bool(problems)
+    folder = os.path.realpath(os.environ["TMPDIR"])
     # First, for a process may wait in a file system that it serves itself: no signal ends that.
-    mounts = unmount_below(os.environ["TMPDIR"])
+    devices = undo_mounts(folder)
     left = descendants() if stopped else wait_for_no_descendants()
     if left and not stopped:
         problems.append("processes of the tests were left behind:")
@@ -60,10 +69,12 @@ def main():
     end(left)
     # The pipe closes with the last process that holds it; all of them are gone now.
     reader.join(timeout=GRACE_S)
-    if mounts and not stopped:
-        problems.append(f"the tests left mounts behind: {', '.join(mounts)}")
+    devices += undo_mounts(folder)
+    if devices and not stopped:
+        problems.append("mounts and loop devices of the tests were left behind, and are undone:")
+        problems.extend(f"  {line}" for line in devices)
     if code == 0 and not problems:
-        problems.extend(files_left_behind(os.environ["TMPDIR"]))
+        problems.extend(files_left_behind(folder))
 
     sys.stdout.flush()
     for problem in problems:
@@ -159,14 +170,66 @@ def command_line(pid):
         return "(ended meanwhile)"
 
 
-def unmount_below(folder):
-    """Unmounts what is mounted in a folder, deepest first; one whose server is gone answers no more."""
-    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as table:
-        points = [line.split()[1].encode().decode("unicode_escape") for line in table]
-    below = sorted((p for p in points if p.startswith(folder + "/")), key=len, reverse=True)
-    for point in below:
-        subprocess.run(["umount", "-n", "-c", "-f", "-l", point], check=False)
-    return below
+def undo_mounts(folder):
+    """Undoes what is mounted in the folder or lies there behind a loop device; says what it was."""
+    said = {}
+    deadline = time.monotonic() + GRACE_S
+    while True:
+        mounts, loops = mounts_below(folder), loops_below(folder)
+        if not mounts and not loops:
+            return list(said.values())
+        for point in reversed(mounts):
+            said.setdefault(point, f"mount {point}")
+            unmount(point)
+        for device, file in loops:
+            said.setdefault(device, f"{device} of {file}")
+            detach(device)
+        if time.monotonic() > deadline:
+            return list(said.values())
+        time.sleep(0.05)
+
+
+def mounts_below(folder):
+    """Mount points in the folder, in the order of their making."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        points = [unescaped(line.split(" ")[4]) for line in lines]
+    return [point for point in points if is_below(point, folder)]
+
+
+def unescaped(text):
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
+
+
+def loops_below(folder):
+    """Loop devices whose file is in the folder, whether or not it was removed since."""
+    found = []
+    for name in sorted(glob.glob("/sys/block/loop*/loop/backing_file")):
+        try:
+            with open(name, encoding="utf-8", errors="surrogateescape") as line:
+                file = line.read().rstrip("\n")
+        except OSError:
+            continue
+        if is_below(file, folder):
+            found.append((f"/dev/{name.split('/')[3]}", file))
+    return found
+
+
+def is_below(path, folder):
+    return path.startswith(folder + "/")
+
+
+def unmount(point):
+    # By force: a file system whose server is gone answers no more.
+    ctypes.CDLL(None).umount2(os.fsencode(point), MNT_FORCE | MNT_DETACH)
+
+
+def detach(device):
+    try:
+        with open(device, "rb") as handle:
+            fcntl.ioctl(handle, LOOP_CLR_FD)
+    except OSError:
+        # It went by itself, or goes when its last user does.
+        pass
 
 
 def files_left_behind(folder):
