@@ -1,19 +1,31 @@
 //! How many connections work at once.
 //!
-//! Starts low, grows while throughput grows, steps back on errors and when more connections
-//! bring less, and remembers the level that carried best. Pure: the caller measures a window
-//! and passes what it saw.
+//! Starts low, tries more, and keeps what brought more; a try that brought less is taken back at
+//! once and its level avoided for a while. Steps back when many connections fail, and remembers the
+//! level that carried best. Pure: the caller measures a window and passes what it saw.
 
 use std::time::Duration;
 
+/// How often the number of connections is reconsidered.
+pub const WINDOW: Duration = Duration::from_secs(1);
+
 /// Connections at the start, unless a level is remembered.
-const START: usize = 4;
-/// Growth of throughput that is worth another step.
+const START: usize = 8;
+/// Growth of throughput that is worth more connections.
 const GAIN: f64 = 1.05;
-/// Loss of throughput, against the best level, that counts as collapse.
+/// Less than this share of the throughput before a try: more connections do harm.
+const HARM: f64 = 0.9;
+/// Less than this share of the gain that as many connections could bring is weak.
+const WEAK: f64 = 0.5;
+/// Less than this share needs no second look.
 const COLLAPSE: f64 = 0.5;
-/// Windows to stay at a level that brought no gain before trying higher again.
+/// Less than this share of the throughput at the beginning of a rest ends it: more may help.
+const SUNK: f64 = 0.85;
+/// One connection in this many that fails in a window is no sign of too many.
+const FAILURES_ONE_IN: u32 = 4;
+/// Windows without a try after one that brought nothing; doubled after each.
 const REST: u32 = 10;
+const REST_MAX: u32 = 320;
 
 /// What one window of time brought.
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +46,32 @@ pub struct Pace {
     level: usize,
     max: usize,
     pinned: bool,
-    last_rate: f64,
+    phase: Phase,
+    /// The throughput of the last window.
+    rate: f64,
     best: (f64, usize),
+    /// A level that did harm, until the rest after it has ended.
+    harmful: Option<usize>,
+    /// Whether a try has failed to bring more: from then on they are small.
+    careful: bool,
     rest: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// Connections were just opened: the window that sees them start says little.
+    Settling(Option<Before>),
+    /// This window decides whether they stay.
+    Trying(Option<Before>),
+    /// Windows until the next try, and the throughput when the rest began.
+    Resting { left: u32, rate: f64 },
+}
+
+/// What there was before a try.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    level: usize,
+    rate: f64,
 }
 
 impl Pace {
@@ -44,7 +79,17 @@ impl Pace {
     #[must_use]
     pub fn adaptive(max: usize, remembered: Option<usize>) -> Self {
         let level = remembered.unwrap_or(START).clamp(1, max.max(1));
-        Self { level, max: max.max(1), pinned: false, last_rate: 0.0, best: (0.0, level), rest: 0 }
+        Self {
+            level,
+            max: max.max(1),
+            pinned: false,
+            phase: Phase::Settling(None),
+            rate: 0.0,
+            best: (0.0, level),
+            harmful: None,
+            careful: false,
+            rest: REST,
+        }
     }
 
     /// Exactly `count`, whatever happens.
@@ -73,37 +118,81 @@ impl Pace {
 
     /// Takes what a window brought and returns the new level.
     pub fn observe(&mut self, window: &Window) -> usize {
-        let rate = window.bytes as f64 / window.span.as_secs_f64().max(0.001);
         if self.pinned {
             return self.level;
         }
-        if rate > self.best.0 {
-            self.best = (rate, self.level);
+        self.rate = window.bytes as f64 / window.span.as_secs_f64().max(0.001);
+        if self.rate > self.best.0 {
+            self.best = (self.rate, self.level);
         }
-        if window.failures > 0 {
-            self.step_to(self.level.saturating_sub((self.level / 4).max(1)));
-        } else if window.busy && self.best.0 > 0.0 && rate < self.best.0 * COLLAPSE && self.level > self.best.1 {
-            self.step_to(self.best.1);
-        } else if window.busy && self.rest == 0 {
-            self.grow(rate);
-        } else {
-            self.rest = self.rest.saturating_sub(1);
+        if window.failures > 0 && window.failures * FAILURES_ONE_IN >= u32::try_from(self.level).unwrap_or(u32::MAX) {
+            self.step_back(self.level - (self.level / 4).max(1).min(self.level - 1), self.rate);
+        } else if window.busy {
+            self.judge();
         }
-        self.last_rate = rate;
         self.level
     }
 
-    fn grow(&mut self, rate: f64) {
-        if rate > self.last_rate * GAIN {
-            self.level = (self.level + (self.level / 2).max(1)).min(self.max);
-        } else {
-            self.rest = REST;
+    /// What a window says in which every connection had work.
+    fn judge(&mut self) {
+        match self.phase {
+            Phase::Settling(Some(before)) if self.rate < before.rate * COLLAPSE => self.take_back(before),
+            Phase::Settling(before) => self.phase = Phase::Trying(before),
+            Phase::Trying(Some(before)) if self.rate < before.rate * HARM => self.take_back(before),
+            Phase::Trying(Some(before)) if self.rate < before.rate * GAIN => {
+                self.careful = true;
+                self.step_back(before.level, before.rate);
+                self.rest = (self.rest * 2).min(REST_MAX);
+            }
+            Phase::Trying(Some(before)) if self.has_overshot(before) => {
+                // Somewhere between the two it may be better than at both.
+                self.phase = Phase::Settling(Some(Before { level: self.level, rate: self.rate }));
+                self.level = usize::midpoint(before.level, self.level);
+            }
+            Phase::Trying(_) => {
+                self.rest = REST;
+                self.grow();
+            }
+            Phase::Resting { .. } if self.level > self.best.1 && self.rate < self.best.0 * COLLAPSE => {
+                self.step_back(self.best.1, self.rate);
+            }
+            Phase::Resting { left, rate } if left == 0 || self.rate < rate * SUNK => self.grow(),
+            Phase::Resting { left, rate } => self.phase = Phase::Resting { left: left - 1, rate: rate.max(self.rate) },
         }
     }
 
-    fn step_to(&mut self, level: usize) {
+    /// Whether a try brought more, but far less than its connections could.
+    fn has_overshot(&self, before: Before) -> bool {
+        let hoped = self.level as f64 / before.level as f64;
+        self.level > before.level + 1 && self.rate < before.rate * (1.0 + (hoped - 1.0) * WEAK)
+    }
+
+    /// Tries more connections, where that is not known to do harm.
+    fn grow(&mut self) {
+        let step = if self.careful { (self.level / 4).max(1) } else { self.level };
+        let most = self.harmful.map_or(self.max, |harmful| usize::midpoint(self.level, harmful));
+        let level = (self.level + step).min(most).min(self.max);
+        if level > self.level {
+            self.phase = Phase::Settling(Some(Before { level: self.level, rate: self.rate }));
+            self.level = level;
+        } else {
+            // What did harm once is tried again after the longest rest.
+            let left = if self.harmful.take().is_some() { REST_MAX } else { self.rest };
+            self.phase = Phase::Resting { left, rate: self.rate };
+        }
+    }
+
+    fn take_back(&mut self, before: Before) {
+        self.careful = true;
+        if self.level > before.level {
+            self.harmful = Some(self.level);
+        }
+        self.step_back(before.level, before.rate);
+    }
+
+    fn step_back(&mut self, level: usize, rate: f64) {
         self.level = level.max(1);
-        self.rest = REST;
+        self.phase = Phase::Resting { left: self.rest, rate };
     }
 }
 

@@ -3,24 +3,42 @@
 //! Owns the missing ranges of every file of one job. Invariant: each missing byte is in exactly
 //! one place, unassigned or in one assignment. Across files first, largest first; a file larger
 //! than its fair share is handed out in order and in steps, not far ahead of its hash; when
-//! nothing is left to hand out, the largest assignment is split, so that all connections work
-//! until the last byte. A second connection joins a file only once its server has answered a
+//! nothing is left to hand out, the assignment that will take longest is split, so that all
+//! connections work until the last byte. One far slower than the others is taken away. A second connection joins a file only once its server has answered a
 //! range with that range. Each question costs the logarithm of the number of files.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 use super::range_set::RangeSet;
 
 /// Longest range asked of a server in one request: huge files pass a CDN only so.
 const REQUEST_MAX: u64 = 1 << 30;
-/// Step in which a file larger than its fair share is handed out, and its alignment.
+/// Least step in which a file larger than its fair share is handed out, and its alignment.
 const STEP: u64 = 64 << 20;
+/// What a step lasts at the usual speed, in seconds: the answer to a request takes its time too.
+const STEP_S: f64 = 4.0;
 /// Steps that each connection of a file may be ahead of the file's hash.
 const STEPS_AHEAD: u64 = 2;
 /// What both halves of a split have at least: less would be on its way already, and travel twice.
 const SPLIT_MIN: u64 = 8 << 20;
+/// What a split assignment has left at least, in seconds: the other half begins with waiting.
+const SPLIT_LEFT_S: f64 = 1.0;
+
+/// A connection with less than this share of the usual speed is slow.
+const SLOW: f64 = 0.5;
+/// What is left of a usual speed that is not seen any more, after each look.
+const REMEMBERED: f64 = 0.98;
+/// Looks before a connection is judged by its speed.
+const LOOKS_MIN: u32 = 3;
+/// At most one connection in this many is taken away after a look.
+const RELIEVED_ONE_IN: usize = 4;
+/// Slow connections that a file loses before it takes twice as many looks.
+const RELIEVED_MAX: u32 = 4;
+/// What a slow connection has left at least, in seconds at its speed, when it is taken away.
+const SLOW_LEFT_S: f64 = 5.0;
 
 /// Index of a file in the job's manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,6 +94,8 @@ struct File {
     held: bool,
     /// A range was answered with that range.
     proven: bool,
+    /// How often a slow connection was taken away from it.
+    relieved: u32,
     /// Its place in [`Plan::waiting`].
     rank: Option<u64>,
 }
@@ -85,6 +105,17 @@ struct Active {
     file: FileId,
     position: u64,
     end: u64,
+    speed: Speed,
+}
+
+/// How fast an assignment goes.
+#[derive(Debug, Default, Clone, Copy)]
+struct Speed {
+    /// Bytes a second, recent ones more than others.
+    rate: f64,
+    /// The position at the last look.
+    seen: u64,
+    looks: u32,
 }
 
 /// The missing ranges of a job and who fetches them.
@@ -96,6 +127,10 @@ pub struct Plan {
     waiting: BTreeSet<(u64, Reverse<FileId>)>,
     remaining: u64,
     next_id: u64,
+    /// The speed that a quarter of the connections reach, the best of late; 0 before.
+    usual: f64,
+    /// The speeds of assignments that ended since the last look.
+    ended: Vec<f64>,
 }
 
 impl Plan {
@@ -103,8 +138,17 @@ impl Plan {
     pub fn add(&mut self, id: FileId, size: u64, missing: RangeSet, way: Way) {
         self.remove(id);
         self.remaining += missing.len_bytes();
-        let file =
-            File { size, unassigned: missing, active: 0, hashed: 0, way, held: false, proven: false, rank: None };
+        let file = File {
+            size,
+            unassigned: missing,
+            active: 0,
+            hashed: 0,
+            way,
+            held: false,
+            proven: false,
+            relieved: 0,
+            rank: None,
+        };
         self.files.insert(id, file);
         self.rank(id);
     }
@@ -119,6 +163,23 @@ impl Plan {
             return Next::Fetch(self.hand_out(file, connections));
         }
         self.split().map_or(Next::Wait, Next::Fetch)
+    }
+
+    /// Looks at how far each connection got in the last `span`, and takes what is left away from
+    /// the slowest that are far slower than usual: whoever asks next goes on with it.
+    pub fn look(&mut self, span: Duration) {
+        for active in self.active.values_mut() {
+            active.speed.look(active.position, span);
+        }
+        let mut rates = std::mem::take(&mut self.ended);
+        rates.extend(self.active.values().filter_map(|active| active.speed.known()));
+        self.usual *= REMEMBERED;
+        if rates.len() > 1 {
+            let fast = rates.len() * 3 / 4;
+            // At the tail only slow ones may be left, so what was usual is not forgotten at once.
+            self.usual = self.usual.max(*rates.select_nth_unstable_by(fast, f64::total_cmp).1);
+        }
+        self.relieve();
     }
 
     /// How many of `len` bytes that came at `at` are still this assignment's to write. They
@@ -142,6 +203,8 @@ impl Plan {
     pub fn release(&mut self, id: AssignmentId, reached: u64) {
         let Some(active) = self.active.remove(&id) else { return };
         let Some(file) = self.files.get_mut(&active.file) else { return };
+        // At least: how much of a second the last of it took is not known.
+        self.ended.push(active.speed.rate.max((active.position - active.speed.seen) as f64));
         let rest = reached.min(active.end)..active.end;
         self.remaining = self.remaining - (active.end - active.position) + (rest.end - rest.start);
         file.active -= 1;
@@ -225,11 +288,12 @@ impl Plan {
     /// The file to hand out from: the last one if it has more, else the largest that nobody
     /// works on, else the one that has most per connection.
     fn choose(&self, last: Option<FileId>) -> Option<FileId> {
-        let stay = last.filter(|id| self.files.get(id).is_some_and(|file| file.may_start(0)));
+        let stay = last.filter(|id| self.files.get(id).is_some_and(|file| file.may_start(0, STEP)));
         let untouched = || self.waiting.last().map(|(_, Reverse(id))| *id);
         let join = || {
+            let step = self.step();
             let started = self.active.values().filter_map(|active| Some((active.file, self.files.get(&active.file)?)));
-            let open = started.filter(|(_, file)| file.may_start(file.active));
+            let open = started.filter(|(_, file)| file.may_start(file.active, step));
             let share = |file: &File| file.unassigned.len_bytes() / (file.active as u64 + 1);
             open.max_by_key(|(id, file)| (share(file), Reverse(*id))).map(|(id, _)| id)
         };
@@ -238,12 +302,13 @@ impl Plan {
 
     fn hand_out(&mut self, id: FileId, connections: usize) -> Assignment {
         let fair = self.remaining / connections.max(1) as u64;
+        let step = self.step();
         let file = self.files.get_mut(&id).expect("the chosen file is in the plan");
         let first = file.unassigned.first().expect("the chosen file lacks a range");
         let range = match file.way {
             Way::Whole => first.start..file.size,
             Way::Ranges if file.unassigned.len_bytes() > fair && file.size > STEP => {
-                first.start..first.end.min((first.start / STEP + 1) * STEP)
+                first.start..first.end.min((first.start / step + 1) * step)
             }
             Way::Ranges | Way::Sequential => first.start..first.end.min(first.start + REQUEST_MAX),
         };
@@ -252,12 +317,40 @@ impl Plan {
         self.start(id, range, whole)
     }
 
-    /// Takes the second half of the assignment with most left.
+    /// Bytes of a file of many connections that one of them gets at a time.
+    fn step(&self) -> u64 {
+        let steps = (self.usual * STEP_S / STEP as f64).ceil().clamp(1.0, (REQUEST_MAX / STEP) as f64);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number of at most 16")]
+        let steps = steps as u64;
+        steps * STEP
+    }
+
+    fn relieve(&mut self) {
+        let (files, usual) = (&self.files, self.usual);
+        let slow = |active: &Active| {
+            let file = files.get(&active.file).filter(|file| file.may_be_shared())?;
+            let patience = LOOKS_MIN << (file.relieved / RELIEVED_MAX).min(16);
+            let rate = active.speed.known().filter(|rate| *rate < usual * SLOW && active.speed.looks >= patience)?;
+            ((active.end - active.position) as f64 > rate * SLOW_LEFT_S).then_some(rate)
+        };
+        let mut rates: Vec<_> = self.active.iter().filter_map(|(id, active)| Some((*id, slow(active)?))).collect();
+        rates.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
+        for (id, _) in rates.into_iter().take((self.active.len() / RELIEVED_ONE_IN).max(1)) {
+            let Some(active) = self.active.get_mut(&id) else { continue };
+            let Some(file) = self.files.get_mut(&active.file) else { continue };
+            file.unassigned.insert(active.position..std::mem::replace(&mut active.end, active.position));
+            file.relieved += 1;
+            let file = active.file;
+            self.rank(file);
+        }
+    }
+
+    /// Takes the second half of the assignment that will take longest.
     fn split(&mut self) -> Option<Assignment> {
-        let splittable = |active: &&mut Active| self.files.get(&active.file).is_some_and(File::may_be_shared);
-        let active = self.active.values_mut().filter(splittable).max_by_key(|active| active.end - active.position)?;
+        let (id, left_s) = self.longest()?;
+        let active = self.active.get_mut(&id)?;
         let left = active.end - active.position;
-        if left < 2 * SPLIT_MIN {
+        if left < 2 * SPLIT_MIN || left_s < SPLIT_LEFT_S {
             return None;
         }
         let middle = (active.position + left / 2).next_multiple_of(4096);
@@ -267,10 +360,23 @@ impl Plan {
         Some(self.start(file, range, false))
     }
 
+    /// The assignment of a file that others may join which will take longest, and how long in
+    /// seconds; one that nothing is known of goes at the usual speed.
+    fn longest(&self) -> Option<(AssignmentId, f64)> {
+        let open = self.active.iter().filter(|(_, active)| {
+            active.position < active.end && self.files.get(&active.file).is_some_and(File::may_be_shared)
+        });
+        let left_s = |active: &Active| {
+            let rate = active.speed.known().unwrap_or(self.usual).max(1.0);
+            (active.end - active.position) as f64 / rate
+        };
+        open.map(|(id, active)| (*id, left_s(active))).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
     fn start(&mut self, id: FileId, range: Range<u64>, whole: bool) -> Assignment {
         let name = AssignmentId(self.next_id);
         self.next_id += 1;
-        self.active.insert(name, Active { file: id, position: range.start, end: range.end });
+        self.active.insert(name, Active::new(id, &range));
         if let Some(file) = self.files.get_mut(&id) {
             file.active += 1;
         }
@@ -298,12 +404,34 @@ impl Plan {
     }
 }
 
+impl Active {
+    fn new(file: FileId, range: &Range<u64>) -> Self {
+        let speed = Speed { seen: range.start, ..Speed::default() };
+        Self { file, position: range.start, end: range.end, speed }
+    }
+}
+
+impl Speed {
+    fn look(&mut self, position: u64, span: Duration) {
+        let rate = (position - self.seen) as f64 / span.as_secs_f64().max(0.001);
+        // The first look saw only a part of its span, and an answer that had yet to come.
+        self.rate = if self.looks < 2 { rate } else { f64::midpoint(self.rate, rate) };
+        self.looks += 1;
+        self.seen = position;
+    }
+
+    /// The rate, once it says something.
+    fn known(&self) -> Option<f64> {
+        (self.looks >= LOOKS_MIN).then_some(self.rate)
+    }
+}
+
 impl File {
     /// Whether a connection may start on the first missing range beside `others`.
-    fn may_start(&self, others: usize) -> bool {
+    fn may_start(&self, others: usize, step: u64) -> bool {
         let Some(first) = self.unassigned.first() else { return false };
         let ahead = first.start.saturating_sub(self.hashed);
-        let near = others == 0 || ahead <= STEPS_AHEAD * STEP * (others as u64 + 1);
+        let near = others == 0 || ahead <= STEPS_AHEAD * step * (others as u64 + 1);
         !self.held && near && (self.active == 0 || self.may_be_shared())
     }
 
@@ -361,6 +489,47 @@ mod tests {
         plan.release(first.id, 24 * MIB);
         plan.release(second.id, 40 * MIB);
         assert_eq!(plan.assign(None, 1), Next::Done);
+    }
+
+    #[test]
+    fn what_is_left_is_taken_away_from_a_connection_far_slower_than_the_others() {
+        let mut plan = plan(&[200 * MIB; 4]);
+        let work: Vec<_> = (0..4).map(|_| fetch(plan.assign(None, 4))).collect();
+        let second = |plan: &mut Plan, second: u64, slow: &Assignment, rate: u64| {
+            for one in &work[..3] {
+                plan.take(one.id, second * 20 * MIB, 20 * MIB);
+            }
+            plan.take(slow.id, second * rate, rate);
+            plan.look(Duration::from_secs(1));
+        };
+        for at in 0..2 {
+            second(&mut plan, at, &work[3], 1000);
+            assert_eq!(plan.end_of(work[3].id), 200 * MIB, "too early to judge");
+        }
+        second(&mut plan, 2, &work[3], 1000);
+        assert_eq!(plan.end_of(work[3].id), 3000);
+        assert_eq!(plan.take(work[3].id, 3000, 10), 0, "what still comes is nobody's");
+        plan.release(work[3].id, 3000);
+        assert_eq!(plan.remaining(), count(&plan));
+        let again = fetch(plan.assign(None, 4));
+        assert_eq!((again.file, again.range.clone()), (work[3].file, 3000..200 * MIB));
+    }
+
+    #[test]
+    fn when_all_become_slow_one_at_a_time_is_asked_anew() {
+        let mut plan = plan(&[200 * MIB; 4]);
+        let work: Vec<_> = (0..4).map(|_| fetch(plan.assign(None, 4))).collect();
+        for second in 0..20 {
+            let rate = if second < 5 { 20 * MIB } else { 1000 };
+            for one in &work {
+                let at = if second < 5 { second * rate } else { 100 * MIB + (second - 5) * 1000 };
+                plan.take(one.id, at, rate);
+            }
+            let before = work.iter().filter(|one| plan.end_of(one.id) < 200 * MIB).count();
+            plan.look(Duration::from_secs(1));
+            let after = work.iter().filter(|one| plan.end_of(one.id) < 200 * MIB).count();
+            assert!(after <= before + 1);
+        }
     }
 
     #[test]
@@ -464,7 +633,10 @@ mod tests {
             let mut got: Vec<RangeSet> = sizes.iter().map(|_| RangeSet::new()).collect();
             let mut busy: Vec<Option<(Assignment, u64)>> = vec![None; connections];
             let endless = std::iter::repeat((0, 64 * MIB, false)).enumerate().map(|(i, s)| (i % connections, s.1, s.2));
-            for (who, amount, fails) in steps.into_iter().chain(endless).take(20_000) {
+            for (turn, (who, amount, fails)) in steps.into_iter().chain(endless).take(20_000).enumerate() {
+                if turn % 5 == 0 {
+                    plan.look(Duration::from_secs(1));
+                }
                 let who = who % connections;
                 let Some((work, at)) = busy[who].take() else {
                     match plan.assign(None, connections) {

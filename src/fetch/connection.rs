@@ -6,14 +6,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::select;
+use tokio::time::{Interval, interval};
 
 use super::error::OwnershipLost;
 use super::file::FileFetch;
 use super::shared::{Event, Shared};
 use crate::blocking::Started;
 use crate::clock;
+use crate::core::pace::WINDOW;
 use crate::core::plan::{Assignment, FileId, Next};
 use crate::sources::{Body, ReadError};
 use crate::volume::VolumeError;
@@ -117,12 +120,9 @@ async fn receive(
     checkpoints: &mut Checkpoints<'_>,
     reached: &mut u64,
 ) -> Result<(), AttemptError> {
+    let mut looks = interval(WINDOW);
     loop {
-        let came = select! {
-            biased;
-            () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
-            came = body.next() => came?,
-        };
+        let came = next(shared, assignment, &mut body, &mut looks, *reached).await?;
         let Some((at, bytes)) = came else { return Ok(()) };
         let (ours, end) = {
             let mut plan = shared.plan();
@@ -139,6 +139,27 @@ async fn receive(
             return Ok(());
         }
         checkpoints.tick().await?;
+    }
+}
+
+/// The next bytes; none at the end.
+async fn next(
+    shared: &Shared,
+    assignment: &Assignment,
+    body: &mut Body,
+    looks: &mut Interval,
+    reached: u64,
+) -> Result<Option<(u64, Bytes)>, AttemptError> {
+    let next = body.next();
+    tokio::pin!(next);
+    loop {
+        select! {
+            biased;
+            () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
+            came = &mut next => return Ok(came?),
+            // Silence: all the rest may have been taken away.
+            _ = looks.tick() => if shared.plan().end_of(assignment.id) <= reached { return Err(AttemptError::Void) },
+        }
     }
 }
 
@@ -189,9 +210,13 @@ impl Checkpoints<'_> {
 impl Shared {
     /// Gives an assignment back and says how it went. A file that failed is handed out again
     /// only when the pool says so.
-    async fn settle(&self, assignment: &Assignment, attempt: Attempt) {
+    async fn settle(&self, assignment: &Assignment, mut attempt: Attempt) {
         {
             let mut plan = self.plan();
+            if matches!(attempt.result, Err(AttemptError::Read(_))) && plan.end_of(assignment.id) <= attempt.reached {
+                // It failed at what is somebody else's by now.
+                attempt.result = Err(AttemptError::Void);
+            }
             if matches!(attempt.result, Err(AttemptError::Read(_) | AttemptError::Volume(_))) {
                 plan.hold(assignment.file);
             }

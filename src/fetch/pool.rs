@@ -21,11 +21,9 @@ use super::fates::Fate;
 use super::shared::{Context, Event, Outcome, Place, Shared, Wanted};
 use crate::clock;
 use crate::core::causes::in_words;
-use crate::core::pace::{Pace, Window};
+use crate::core::pace::{Pace, WINDOW, Window};
 use crate::core::plan::FileId;
 
-/// How often the number of connections is reconsidered.
-const WINDOW: Duration = Duration::from_secs(1);
 /// How long a stop may sync and claim what came.
 const DRAIN_WITHIN: Duration = Duration::from_secs(15);
 /// Events that wait for the pool before those who report do.
@@ -149,7 +147,10 @@ impl Pool {
             busy: progress.connections() as usize >= self.pace.level(),
         };
         if window.span >= WINDOW / 2 {
+            self.shared.plan().look(window.span);
             self.shared.set_level(self.pace.observe(&window));
+            // Somebody idle may relieve somebody slow now.
+            self.shared.wake.notify_waiters();
         }
     }
 
