@@ -131,6 +131,7 @@ fn a_pull_killed_at_random_instants_never_shows_a_wrong_byte_nor_an_open_gate_an
     small_shards().show(number("MUSTER_CRASH_ROUNDS").unwrap_or(25));
 }
 
+// class: progress-lost, wrong-bytes
 #[test]
 fn a_pull_of_large_files_killed_at_random_instants_keeps_what_lies_in_several_ranges_of_a_file() {
     large_files().show(number("MUSTER_CRASH_ROUNDS").unwrap_or(12));

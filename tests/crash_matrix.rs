@@ -417,6 +417,7 @@ fn tell(done: &[(Case, Outcome)], took: Duration) {
     }
 }
 
+// class: looks-complete, wrong-bytes, progress-lost
 #[test]
 fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
     let all = std::env::var("MUSTER_MATRIX").is_ok_and(|which| which == "all");

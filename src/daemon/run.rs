@@ -34,7 +34,6 @@ use crate::store::{Found, Store};
 use crate::volume::owner::{HEARTBEAT, Introduction, Lapsed, Lost, Now, OwnerError, Ownership, ProcessFacts};
 use crate::volume::{Volume, VolumeError};
 
-
 /// What an owner is started with.
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -55,7 +55,7 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
             },
             Next::Fetch(assignment) => {
                 last = Some(assignment.file);
-                let result = attempt(&shared, &assignment).await;
+                let result = attempt(&shared, &assignment, index).await;
                 shared.settle(&assignment, result).await;
             }
         }
@@ -72,7 +72,7 @@ pub(super) struct Attempt {
     pub(super) result: Result<(), AttemptError>,
 }
 
-async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
+async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize) -> Attempt {
     let (began, mut reached) = (clock::since_boot(), assignment.range.start);
     let _counted = shared.context.progress.connection();
     let started = async {
@@ -85,7 +85,7 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment) -> Attempt {
         Err(error) => return Attempt { began, reached, progressed: false, result: Err(error) },
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
-    let mut result = receive(shared, assignment, body, &mut checkpoints, &mut reached).await;
+    let mut result = receive(shared, assignment, index, body, &mut checkpoints, &mut reached).await;
     let settled = checkpoints.settle(result.is_err()).await;
     if let Err(error) = settled
         && !matches!(result, Err(AttemptError::Volume(_)))
@@ -116,13 +116,15 @@ async fn ask(shared: &Shared, assignment: &Assignment) -> Result<Body, AttemptEr
 async fn receive(
     shared: &Shared,
     assignment: &Assignment,
+    index: usize,
     mut body: Body,
     checkpoints: &mut Checkpoints<'_>,
     reached: &mut u64,
 ) -> Result<(), AttemptError> {
     let mut looks = interval(WINDOW);
     loop {
-        let came = next(shared, assignment, &mut body, &mut looks, *reached).await?;
+        let unwanted = |reached| index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
+        let came = next(shared, &mut body, &mut looks, || unwanted(*reached)).await?;
         let Some((at, bytes)) = came else { return Ok(()) };
         let (ours, end) = {
             let mut plan = shared.plan();
@@ -142,13 +144,13 @@ async fn receive(
     }
 }
 
-/// The next bytes; none at the end.
+/// The next bytes; none at the end. Looks now and then whether they are still wanted from here: all
+/// the rest may have been taken away, or there are to be fewer connections.
 async fn next(
     shared: &Shared,
-    assignment: &Assignment,
     body: &mut Body,
     looks: &mut Interval,
-    reached: u64,
+    unwanted: impl Fn() -> bool,
 ) -> Result<Option<(u64, Bytes)>, AttemptError> {
     let next = body.next();
     tokio::pin!(next);
@@ -156,9 +158,8 @@ async fn next(
         select! {
             biased;
             () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
+            _ = looks.tick() => if unwanted() { return Err(AttemptError::Void) },
             came = &mut next => return Ok(came?),
-            // Silence: all the rest may have been taken away.
-            _ = looks.tick() => if shared.plan().end_of(assignment.id) <= reached { return Err(AttemptError::Void) },
         }
     }
 }

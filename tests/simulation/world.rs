@@ -247,18 +247,6 @@ impl World<'_> {
         let open = self.seats.iter().flatten().count();
         let span = Duration::from_secs_f64(self.now - then);
         self.plan.look(span);
-        if std::env::var("TRACE").is_ok() {
-            println!(
-                "trace {:.0}: level {} open {} rate {:.0} left {:.0} fails {} {:?}",
-                self.now,
-                self.pace.level(),
-                open,
-                (self.bytes - before) / 1e6 / (self.now - then),
-                self.plan.remaining() as f64 / 1e6,
-                failures,
-                self.seats.iter().flatten().map(|f| (f.rate / 1e6) as i64).collect::<Vec<_>>()
-            );
-        }
         self.pace.observe(&Window {
             span,
             bytes: (self.bytes - before) as u64,

@@ -12,7 +12,6 @@ Usage: run_tests.py SECONDS COMMAND…
 """
 
 import ctypes
-import errno
 import fcntl
 import glob
 import os
