@@ -106,7 +106,8 @@ fn killed_at_half() -> (Hub, Muster) {
     let hub = Hub::start(repo());
     let world = Muster::on(&hub);
     hub.hold_after(repo().total_bytes() / 2);
-    let mut child = world.args(["pull", "org/model"]).spawn();
+    // With more of them every file has its blocks reserved.
+    let mut child = world.args(["pull", "org/model", "--connections", "2"]).spawn();
     hub.wait_for_bytes(repo().total_bytes() / 2 - (128 << 10), SOON);
     wait_until("partials", SOON, || !partials(&world.model("org/model")).is_empty());
     child.kill();
@@ -648,7 +649,7 @@ fn an_endpoint_is_judged_by_what_a_pull_would_make_of_it() {
     whoami(&hub, Behaviour::status(503));
     look(&world).ends(17).says("endpoint", "problem", &["HTTP 503"]);
     whoami(&hub, Behaviour::status(407));
-    look(&world).ends(17).says("endpoint", "problem", &["proxy", "wants credentials"]);
+    look(&world).ends(18).says("endpoint", "problem", &["proxy", "wants credentials"]);
     whoami(&hub, Behaviour::RedirectToOtherPort);
     look(&world).ends(17).says("endpoint", "problem", &["another server", &hub.cdn_url()]);
     whoami(&hub, Behaviour::too_many_requests(30));

@@ -15,6 +15,7 @@
 //! `MUSTER_POWER_CUTS` is how many cuts of each file system (4), `MUSTER_POWER_SEED` repeats a run.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
+#![allow(clippy::print_stdout, reason = "figures, and the seed that repeats them")]
 
 mod support;
 
@@ -152,7 +153,7 @@ fn cut_the_power_of(kind: Kind) {
     while bench.tally.cuts < cuts {
         let wanted = CUTS_A_PULL.min(cuts - bench.tally.cuts).min(cuts.div_ceil(2));
         let drive = if bench.tally.forgetful * 2 > bench.tally.cuts { Drive::Faithful } else { Drive::Forgetful };
-        before = bench.round(drive, wanted, before);
+        before = bench.round(drive, wanted, before.as_deref());
         println!("{kind:?}: so far {}", bench.tally);
     }
     println!("{kind:?}: {}", bench.tally);
@@ -176,13 +177,13 @@ impl std::fmt::Display for Tally {
 impl Bench<'_> {
     /// A pull that is cut `wanted` times; each cut is looked at, and goes on to the end. Returns one
     /// of the disks as it was cut, for the next pull to begin with.
-    fn round(&mut self, drive: Drive, wanted: u64, before: Option<PathBuf>) -> Option<PathBuf> {
+    fn round(&mut self, drive: Drive, wanted: u64, before: Option<&Path>) -> Option<PathBuf> {
         let machine_file = self.host.at().join("machine");
         let machine = Disk::make(&machine_file, 2 << 30, Kind::Xfs, &[], &self.folder.join("machine"));
         machine.trust();
         let drive_file = machine.at().join("drive");
         let volume = self.world.volume().to_owned();
-        let disk = match &before {
+        let disk = match before {
             Some(image) => {
                 std::fs::copy(image, &drive_file).unwrap();
                 std::fs::remove_file(image).unwrap();
@@ -193,7 +194,7 @@ impl Bench<'_> {
         };
         let cuts = self.pull_and_cut(drive, wanted, (&machine_file, &drive_file));
         disk.unmount();
-        let next = self.chance.usize(..cuts.len() + 1);
+        let next = self.chance.usize(..=cuts.len());
         let mut kept = None;
         let mut cuts: Vec<_> = cuts.into_iter().enumerate().collect();
         let mut machine = Some(machine);
@@ -343,8 +344,8 @@ impl Bench<'_> {
     fn as_boot(&self, args: &[&str]) -> Invocation {
         let id = self.world.home().join(format!("boot-{}", fastrand::u64(..)));
         let digits = format!("{:032x}", fastrand::u128(..));
-        let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
-        std::fs::write(&id, format!("{a}-{b}-{c}-{d}-{e}\n")).unwrap();
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+        std::fs::write(&id, parts.join("-") + "\n").unwrap();
         let line = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
         let binary = env!("CARGO_BIN_EXE_muster");
         let all =

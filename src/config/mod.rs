@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_file_as_large_as_may_be_is_read_in_no_time() {
         let size = usize::try_from(crate::limits::CONFIG_MAX_BYTES).unwrap();
-        let many: String = (0..size / 12).map(|n| format!("key{n:07}=1\n")).collect();
+        let many = (0..size / 12).map(|n| format!("key{n:07}=1\n")).collect::<Vec<_>>().concat();
         let deep = format!("{}a = 1", "a.".repeat(size / 2 - 4));
         let long = format!("{} = 1", "x".repeat(size - 4));
         let lines = format!("{}volume = 1.5.5", "\n".repeat(size - 20));

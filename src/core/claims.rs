@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_note_is_no_claim() {
         let own = entry("a", 100);
-        let mut bytes = file(&own, &[0..10]);
+        let mut bytes = file(&own, std::slice::from_ref(&(0..10)));
         bytes.extend(note(&own, &(10..30)));
         bytes.extend(note(&own, &(0..5)));
         bytes.extend(record(&own, &(40..50)));

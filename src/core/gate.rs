@@ -313,8 +313,8 @@ mod tests {
             prop_assert_eq!(decision.is_open(), believed == files);
             prop_assert_eq!(decision.exit() == 0, decision.is_open());
             let Tally { trusted, hashed, bad, .. } = *decision.tally();
-            prop_assert_eq!((trusted + hashed) as usize, believed);
-            prop_assert!((trusted + hashed + bad) as usize <= files);
+            prop_assert_eq!(trusted + hashed, believed as u64);
+            prop_assert!(trusted + hashed + bad <= files as u64);
             let failed = decision.clone().after_failed_pull(Code::NoSpace, String::new());
             prop_assert_eq!(failed.exit(), if decision.is_open() { 0 } else { Code::NoSpace.exit() });
         }

@@ -404,6 +404,7 @@ pub(crate) mod tests {
                     }
                 }
                 Err(ManifestError::FileIsFolder { .. }) => prop_assert!(clash),
+                Err(ManifestError::Nothing) => prop_assert!(paths.is_empty()),
                 Err(other) => prop_assert!(false, "{}", other),
             }
         }

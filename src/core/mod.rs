@@ -27,6 +27,7 @@ pub mod repo_path;
 pub mod retry;
 pub mod selection;
 pub mod shards;
+pub mod speed;
 pub mod status;
 pub mod units;
 pub mod verify;

@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::range_set::RangeSet;
+use super::speed::{Speed, Usual};
 
 /// Longest range asked of a server in one request: huge files pass a CDN only so.
 const REQUEST_MAX: u64 = 1 << 30;
@@ -27,12 +28,6 @@ const SPLIT_MIN: u64 = 8 << 20;
 /// What a split assignment has left at least, in seconds: the other half begins with waiting.
 const SPLIT_LEFT_S: f64 = 1.0;
 
-/// A connection with less than this share of the usual speed is slow.
-const SLOW: f64 = 0.5;
-/// What is left of a usual speed that is not seen any more, after each look.
-const REMEMBERED: f64 = 0.98;
-/// Looks before a connection is judged by its speed.
-const LOOKS_MIN: u32 = 3;
 /// At most one connection in this many is taken away after a look.
 const RELIEVED_ONE_IN: usize = 4;
 /// Slow connections that a file loses before it takes twice as many looks.
@@ -108,16 +103,6 @@ struct Active {
     speed: Speed,
 }
 
-/// How fast an assignment goes.
-#[derive(Debug, Default, Clone, Copy)]
-struct Speed {
-    /// Bytes a second, recent ones more than others.
-    rate: f64,
-    /// The position at the last look.
-    seen: u64,
-    looks: u32,
-}
-
 /// The missing ranges of a job and who fetches them.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -127,10 +112,7 @@ pub struct Plan {
     waiting: BTreeSet<(u64, Reverse<FileId>)>,
     remaining: u64,
     next_id: u64,
-    /// The speed that a quarter of the connections reach, the best of late; 0 before.
-    usual: f64,
-    /// The speeds of assignments that ended since the last look.
-    ended: Vec<f64>,
+    usual: Usual,
 }
 
 impl Plan {
@@ -171,14 +153,7 @@ impl Plan {
         for active in self.active.values_mut() {
             active.speed.look(active.position, span);
         }
-        let mut rates = std::mem::take(&mut self.ended);
-        rates.extend(self.active.values().filter_map(|active| active.speed.known()));
-        self.usual *= REMEMBERED;
-        if rates.len() > 1 {
-            let fast = rates.len() * 3 / 4;
-            // At the tail only slow ones may be left, so what was usual is not forgotten at once.
-            self.usual = self.usual.max(*rates.select_nth_unstable_by(fast, f64::total_cmp).1);
-        }
+        self.usual.look(self.active.values().filter_map(|active| active.speed.known()));
         self.relieve();
     }
 
@@ -203,8 +178,7 @@ impl Plan {
     pub fn release(&mut self, id: AssignmentId, reached: u64) {
         let Some(active) = self.active.remove(&id) else { return };
         let Some(file) = self.files.get_mut(&active.file) else { return };
-        // At least: how much of a second the last of it took is not known.
-        self.ended.push(active.speed.rate.max((active.position - active.speed.seen) as f64));
+        self.usual.ended(active.speed.at_least(active.position));
         let rest = reached.min(active.end)..active.end;
         self.remaining = self.remaining - (active.end - active.position) + (rest.end - rest.start);
         file.active -= 1;
@@ -319,18 +293,17 @@ impl Plan {
 
     /// Bytes of a file of many connections that one of them gets at a time.
     fn step(&self) -> u64 {
-        let steps = (self.usual * STEP_S / STEP as f64).ceil().clamp(1.0, (REQUEST_MAX / STEP) as f64);
+        let steps = (self.usual.rate() * STEP_S / STEP as f64).ceil().clamp(1.0, (REQUEST_MAX / STEP) as f64);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number of at most 16")]
         let steps = steps as u64;
         steps * STEP
     }
 
     fn relieve(&mut self) {
-        let (files, usual) = (&self.files, self.usual);
+        let (files, usual) = (&self.files, &self.usual);
         let slow = |active: &Active| {
             let file = files.get(&active.file).filter(|file| file.may_be_shared())?;
-            let patience = LOOKS_MIN << (file.relieved / RELIEVED_MAX).min(16);
-            let rate = active.speed.known().filter(|rate| *rate < usual * SLOW && active.speed.looks >= patience)?;
+            let rate = usual.slow(&active.speed, 1 << (file.relieved / RELIEVED_MAX).min(16))?;
             ((active.end - active.position) as f64 > rate * SLOW_LEFT_S).then_some(rate)
         };
         let mut rates: Vec<_> = self.active.iter().filter_map(|(id, active)| Some((*id, slow(active)?))).collect();
@@ -367,7 +340,7 @@ impl Plan {
             active.position < active.end && self.files.get(&active.file).is_some_and(File::may_be_shared)
         });
         let left_s = |active: &Active| {
-            let rate = active.speed.known().unwrap_or(self.usual).max(1.0);
+            let rate = active.speed.known().unwrap_or(self.usual.rate()).max(1.0);
             (active.end - active.position) as f64 / rate
         };
         open.map(|(id, active)| (*id, left_s(active))).max_by(|a, b| a.1.total_cmp(&b.1))
@@ -376,7 +349,8 @@ impl Plan {
     fn start(&mut self, id: FileId, range: Range<u64>, whole: bool) -> Assignment {
         let name = AssignmentId(self.next_id);
         self.next_id += 1;
-        self.active.insert(name, Active::new(id, &range));
+        let speed = Speed::starting_at(range.start);
+        self.active.insert(name, Active { file: id, position: range.start, end: range.end, speed });
         if let Some(file) = self.files.get_mut(&id) {
             file.active += 1;
         }
@@ -401,28 +375,6 @@ impl Plan {
             before.map(|before| self.waiting.remove(&(before, Reverse(id))));
             rank.map(|rank| self.waiting.insert((rank, Reverse(id))));
         }
-    }
-}
-
-impl Active {
-    fn new(file: FileId, range: &Range<u64>) -> Self {
-        let speed = Speed { seen: range.start, ..Speed::default() };
-        Self { file, position: range.start, end: range.end, speed }
-    }
-}
-
-impl Speed {
-    fn look(&mut self, position: u64, span: Duration) {
-        let rate = (position - self.seen) as f64 / span.as_secs_f64().max(0.001);
-        // The first look saw only a part of its span, and an answer that had yet to come.
-        self.rate = if self.looks < 2 { rate } else { f64::midpoint(self.rate, rate) };
-        self.looks += 1;
-        self.seen = position;
-    }
-
-    /// The rate, once it says something.
-    fn known(&self) -> Option<f64> {
-        (self.looks >= LOOKS_MIN).then_some(self.rate)
     }
 }
 
@@ -512,7 +464,7 @@ mod tests {
         plan.release(work[3].id, 3000);
         assert_eq!(plan.remaining(), count(&plan));
         let again = fetch(plan.assign(None, 4));
-        assert_eq!((again.file, again.range.clone()), (work[3].file, 3000..200 * MIB));
+        assert_eq!((again.file, again.range.start), (work[3].file, 3000));
     }
 
     #[test]

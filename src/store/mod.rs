@@ -288,6 +288,4 @@ fn open_in(directory: Directory, note: &Note) -> Result<Attempt, StoreError> {
 }
 
 #[cfg(test)]
-mod drills;
-#[cfg(test)]
 mod tests;

@@ -69,7 +69,9 @@ pub(super) fn is_safe(path: &RepoPath) {
 
 pub(super) fn receipt(bytes: &[u8]) {
     if let Some((_, files)) = receipt::recorded_files(bytes) {
-        files.iter().for_each(|file| is_safe(&file.path));
+        for file in files {
+            is_safe(&file.path);
+        }
     }
     match Receipt::from_json(bytes, &MANIFEST) {
         Ok(receipt) => {

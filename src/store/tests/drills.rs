@@ -12,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::tests::{GOLDEN, PROGRAM, entry, files_below, fill, job, make_pristine, name, open};
-use super::*;
+use super::{GOLDEN, PROGRAM, entry, files_below, fill, job, make_pristine, name, open};
 use crate::core::job::JobState;
+use crate::store::*;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
@@ -144,7 +144,7 @@ fn damage_at_random_places_ends_in_a_store_that_works_and_never_in_half_of_one()
 
 fn child_of(test: &str, variable: &str, place: &Path, variables: &[(&str, &str)]) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("store::drills::{test}"), "--nocapture"])
+        .args(["--exact", &format!("store::tests::drills::{test}"), "--nocapture"])
         .env(variable, place)
         .envs(variables.iter().copied())
         .stdout(Stdio::piped())
@@ -197,8 +197,8 @@ fn hundreds_of_kills_under_load_leave_a_store_that_opens_with_everything_that_wa
         if chance.u8(0..5) > 0 {
             let limit = std::time::Instant::now() + Duration::from_secs(60);
             while first.is_none() && std::time::Instant::now() < limit {
-                let line = told.recv_timeout(Duration::from_secs(60)).unwrap();
-                first = Some(line).filter(|line| line.starts_with("found ") || line.contains("flushed"));
+                let said = told.recv_timeout(Duration::from_secs(60)).unwrap();
+                first = Some(said).filter(|one| one.starts_with("found ") || one.contains("flushed"));
             }
         }
         std::thread::sleep(Duration::from_millis(life));
