@@ -276,6 +276,8 @@ fn a_record_that_says_nothing_or_lies_is_waited_for_one_lease_and_no_longer() {
     ended_well("odd_records");
 }
 
+type Change<'a> = &'a (dyn Fn(&mut serde_json::Value) + Sync);
+
 /// What stands in the highest record, and how the pull that finds it ends.
 fn odd_records() {
     let repo = RepoSpec::kimi(1, MIB, 2).named("org/model");
@@ -284,7 +286,6 @@ fn odd_records() {
     let repo = &repo;
     let later = jiff::Timestamp::now().checked_add(jiff::SignedDuration::from_hours(1000)).unwrap().to_string();
     let max = u64::MAX.to_string();
-    type Change<'a> = &'a (dyn Fn(&mut serde_json::Value) + Sync);
     let odd: &[(&str, &str, Change<'_>)] = &[
         ("of the future", "7", &|record| record["beat_at"] = later.as_str().into()),
         ("of another host, with a pid that exists here", "7", &|record| record["pid"] = std::process::id().into()),

@@ -121,9 +121,9 @@ fn at_each_step(shared: &Shared, hub: &Hub, verb: &[&str], at: &dyn Fn() -> At) 
         }
         let is_open = judge(shared, hub, &format!("{verb:?}, before step {step}"));
         if is_open {
-            open += 1
+            open += 1;
         } else {
-            closed += 1
+            closed += 1;
         }
         let next = fs.when(at().nth(1), Act::Hold);
         fs.release(held);
@@ -176,7 +176,8 @@ fn with_lying_locks_the_gate_opens_on_right_sets_alone_and_a_launched_process_ke
     let bytes = read.iter().map(|(fd, _)| sha256_hex(std::fs::read(fd).unwrap()));
     let mut bytes: Vec<_> = bytes.collect();
     let mut right: Vec<_> = old.files().filter(|file| file.lfs).map(|file| file.content.sha256().to_owned()).collect();
-    (bytes.sort(), right.sort());
+    bytes.sort();
+    right.sort();
     assert_eq!(bytes, right, "the launcher reads what it was let to");
 }
 
