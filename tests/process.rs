@@ -327,8 +327,7 @@ impl Drop for Group {
 #[test]
 fn a_pull_in_a_small_container_needs_no_more_than_it_has() {
     let Some(group) = Group::new(80 * MIB) else {
-        // The limits above are the same drill without a container.
-        return;
+        return skip("no memory group can be made here");
     };
     let repo = shards(24, 10 * MIB);
     let hub = Hub::start(repo.clone());
