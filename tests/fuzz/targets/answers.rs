@@ -161,7 +161,8 @@ pub(super) fn redirect(bytes: &[u8]) {
 fn is_good(location: &Location, url: &Url, now: Timestamp) {
     let shown = format!("{location} {location:?}");
     assert!(redacted(url).len() <= url.as_str().len() + "?…".len());
-    let before = url.as_str().split('?').next().unwrap_or_default();
+    // What is shown may repeat the query by chance.
+    let before = url.as_str().split('?').next().unwrap_or_default().to_owned() + "?…";
     if let Some(secret) = url.query().filter(|query| query.len() > 12 && !before.contains(*query)) {
         assert!(!shown.contains(secret), "{shown}");
     }
