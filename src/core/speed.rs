@@ -9,6 +9,8 @@ use std::time::Duration;
 const SLOW: f64 = 0.5;
 /// What is left of a usual speed that is not seen any more, after each look.
 const REMEMBERED: f64 = 0.98;
+/// Looks after which nobody is slow any more, when nobody was fast in them: it is not the connection.
+const FAST_WITHIN: u32 = 15;
 /// Looks before a connection is judged by its speed.
 const LOOKS_MIN: u32 = 3;
 
@@ -59,6 +61,8 @@ pub struct Usual {
     rate: f64,
     /// Speeds of what ended since the last look.
     ended: Vec<f64>,
+    /// Looks since somebody was not slow.
+    since_fast: u32,
 }
 
 impl Usual {
@@ -78,6 +82,8 @@ impl Usual {
         let mut rates = std::mem::take(&mut self.ended);
         rates.extend(known);
         self.rate *= REMEMBERED;
+        let fast = rates.iter().any(|rate| *rate > 0.0 && *rate >= self.rate * SLOW);
+        self.since_fast = if fast { 0 } else { self.since_fast.saturating_add(1) };
         if rates.len() > 1 {
             let fast = rates.len() * 3 / 4;
             self.rate = self.rate.max(*rates.select_nth_unstable_by(fast, f64::total_cmp).1);
@@ -87,7 +93,7 @@ impl Usual {
     /// The speed of a connection that is slow, after `patience` times the looks that a verdict takes.
     #[must_use]
     pub fn slow(&self, speed: &Speed, patience: u32) -> Option<f64> {
-        let rate = speed.known().filter(|rate| *rate < self.rate * SLOW)?;
+        let rate = speed.known().filter(|rate| *rate < self.rate * SLOW && self.since_fast <= FAST_WITHIN)?;
         (speed.looks >= LOOKS_MIN.saturating_mul(patience)).then_some(rate)
     }
 }
@@ -125,5 +131,18 @@ mod tests {
         assert_eq!(usual.slow(&going(60, 3), 1), None);
         (0..10).for_each(|_| usual.look([1.0, 1.0].into_iter()));
         assert!(usual.rate() > 70.0 && usual.rate() < 90.0, "{}", usual.rate());
+    }
+
+    #[test]
+    fn when_nobody_is_fast_any_more_nobody_is_slow() {
+        let mut usual = Usual::default();
+        usual.look([90.0, 90.0].into_iter());
+        let stalled = going(0, 3);
+        for look in 1..=30 {
+            assert_eq!(usual.slow(&stalled, 1).is_some(), look <= 16, "look {look}");
+            usual.look([0.0, 0.0].into_iter());
+        }
+        usual.look([0.0, 90.0].into_iter());
+        assert!(usual.slow(&stalled, 1).is_some());
     }
 }

@@ -56,6 +56,9 @@ pub enum Behaviour {
     StuckAt(u64),
     /// So many body bytes arrive, then a TCP reset.
     ResetAfter(u64),
+    /// No byte of the file from this offset on ever comes, however often it is asked for: silence
+    /// until the peer or the hub goes.
+    StallAt(u64),
     /// So many body bytes, then silence until the peer or the hub goes.
     StallAfter(u64),
     /// The right bytes under a `Content-Range` moved by so much.
@@ -241,6 +244,7 @@ impl Behaviour {
                 let (from, till) = (*start, *end);
                 match other {
                     Self::FlipByte(offset) => flips.push(offset),
+                    Self::StallAt(offset) => to.cut = Some((offset.saturating_sub(from), Ending::Stall)),
                     Self::StuckAt(offset) => to.cut = Some((offset.saturating_sub(from), Ending::Close)),
                     Self::Mislabelled(n) => {
                         let by = if till + n <= size { n as i64 } else { -(n.min(from) as i64) };

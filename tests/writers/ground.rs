@@ -109,7 +109,7 @@ pub fn hold(hub: &Hub, repo: &RepoSpec) -> Vec<String> {
     let shards = repo.files().filter(|file| file.path.ends_with(".safetensors"));
     let held: Vec<_> = shards.step_by(2).map(|file| file.path.clone()).collect();
     for file in &held {
-        hub.always(Match::cdn(file), Behaviour::StallAfter(MIB));
+        hub.always(Match::cdn(file), Behaviour::StallAt(MIB));
     }
     held
 }

@@ -109,7 +109,7 @@ impl Case {
                 flip_byte(&pair.directory().join(CHANGED), 1000);
             }
             Doing::TakingOver => {
-                hub.always(Match::cdn(CHANGED), Behaviour::StallAfter(MIB / 8));
+                hub.always(Match::cdn(CHANGED), Behaviour::StallAt(MIB / 8));
                 let first = pull();
                 wait_until("a partial is there", SOON, || {
                     let partial = partial_of(&pair.directory(), CHANGED);

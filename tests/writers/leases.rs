@@ -211,7 +211,7 @@ fn sleeps_through_an_update(make: Make) {
         }
     };
     hub.push("org/model", "main", edit(70));
-    hub.always(Match::cdn(&names[1]), Behaviour::StallAfter(MIB));
+    hub.always(Match::cdn(&names[1]), Behaviour::StallAt(MIB));
     let first = there.start(["pull", "org/model"]);
     let half = |file: &str| partial_of(&directory, file).and_then(|path| Some(std::fs::metadata(path).ok()?.len()));
     wait_until("half of the update is there", SOON, || {
