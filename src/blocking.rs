@@ -33,6 +33,11 @@ impl Blocking {
         self.start(work).wait().await
     }
 
+    /// Starts `work` whose number its callers bound, without waiting for a free place.
+    pub fn start_at_once<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Started<T> {
+        Started(self.runtime.spawn_blocking(move || Ok(work())))
+    }
+
     /// Starts `work` and goes on; it is done whether or not anybody waits.
     pub fn start<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Started<T> {
         let (runtime, permits) = (self.runtime.clone(), Arc::clone(&self.permits));

@@ -8,8 +8,8 @@ use rustix::process::{Resource, getrlimit};
 /// Open files of an owner without a connection: runtimes, store, socket, signals, records of
 /// ownership, and what the blocking threads have open for a moment.
 const BASE: u64 = 40;
-/// Open files of one connection: its socket, one to the Hub, the partial, its claims, its folder.
-const EACH: u64 = 5;
+/// Open files of one connection: its socket, one to the Hub, the partial twice, its claims, its folder.
+const EACH: u64 = 6;
 
 /// Most connections that each of `jobs` jobs may have. At least 1.
 pub fn connections_max(jobs: usize) -> usize {

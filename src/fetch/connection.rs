@@ -13,6 +13,7 @@ use tokio::time::{Interval, interval};
 
 use super::error::OwnershipLost;
 use super::file::FileFetch;
+use super::intake::{Intake, Room};
 use super::shared::{Event, Shared};
 use crate::blocking::Started;
 use crate::clock;
@@ -43,7 +44,7 @@ pub(super) enum AttemptError {
 /// Works until there is nothing left to fetch, a stop is asked for, or there are to be fewer
 /// connections than `index` + 1.
 pub(super) async fn work(shared: Arc<Shared>, index: usize) {
-    let mut last: Option<FileId> = None;
+    let (mut last, mut room): (Option<FileId>, Room) = (None, None);
     while index < shared.level() && !shared.stop.is_cancelled() {
         let wake = Arc::clone(&shared.wake).notified_owned();
         let next = shared.plan().assign(last, shared.level());
@@ -55,7 +56,7 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
             },
             Next::Fetch(assignment) => {
                 last = Some(assignment.file);
-                let result = attempt(&shared, &assignment, index).await;
+                let result = attempt(&shared, &assignment, index, &mut room).await;
                 shared.settle(&assignment, result).await;
             }
         }
@@ -72,7 +73,7 @@ pub(super) struct Attempt {
     pub(super) result: Result<(), AttemptError>,
 }
 
-async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize) -> Attempt {
+async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, room: &mut Room) -> Attempt {
     let (began, mut reached) = (clock::since_boot(), assignment.range.start);
     let _counted = shared.context.progress.connection();
     let started = async {
@@ -85,7 +86,13 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize) ->
         Err(error) => return Attempt { began, reached, progressed: false, result: Err(error) },
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
-    let mut result = receive(shared, assignment, index, body, &mut checkpoints, &mut reached).await;
+    let mut intake = Intake::new(&file, &shared.context.blocking, room);
+    let mut result = receive(shared, assignment, index, body, &mut checkpoints, &mut intake, &mut reached).await;
+    if !matches!(result, Err(AttemptError::Volume(_)))
+        && let Err(error) = intake.flush().await
+    {
+        result = Err(error.into());
+    }
     let settled = checkpoints.settle(result.is_err()).await;
     if let Err(error) = settled
         && !matches!(result, Err(AttemptError::Volume(_)))
@@ -119,22 +126,24 @@ async fn receive(
     index: usize,
     mut body: Body,
     checkpoints: &mut Checkpoints<'_>,
+    intake: &mut Intake<'_>,
     reached: &mut u64,
 ) -> Result<(), AttemptError> {
     let mut looks = interval(WINDOW);
     loop {
         let unwanted = |reached| index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
-        let came = next(shared, &mut body, &mut looks, || unwanted(*reached)).await?;
+        let came = next(shared, &mut body, &mut looks, intake, || unwanted(*reached)).await?;
         let Some((at, bytes)) = came else { return Ok(()) };
         let (ours, end) = {
             let mut plan = shared.plan();
             (plan.take(assignment.id, at, bytes.len() as u64), plan.end_of(assignment.id))
         };
         if end == 0 {
+            intake.forget();
             return Err(AttemptError::Void);
         }
         let ours = usize::try_from(ours).unwrap_or(usize::MAX).min(bytes.len());
-        checkpoints.file.write(at, &bytes[..ours])?;
+        intake.put(at, &bytes[..ours]).await?;
         *reached = at + ours as u64;
         if ours < bytes.len() || (*reached == end && end < body.end()) {
             // Somebody else fetches the rest.
@@ -150,6 +159,7 @@ async fn next(
     shared: &Shared,
     body: &mut Body,
     looks: &mut Interval,
+    intake: &mut Intake<'_>,
     unwanted: impl Fn() -> bool,
 ) -> Result<Option<(u64, Bytes)>, AttemptError> {
     let next = body.next();
@@ -158,7 +168,7 @@ async fn next(
         select! {
             biased;
             () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
-            _ = looks.tick() => if unwanted() { return Err(AttemptError::Void) },
+            _ = looks.tick() => if unwanted() { return Err(AttemptError::Void) } else { intake.flush().await? },
             came = &mut next => return Ok(came?),
         }
     }

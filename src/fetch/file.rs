@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::FinishError;
 use super::progress::Progress;
+use crate::blocking::Blocking;
 use crate::clock;
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
@@ -21,6 +22,7 @@ use crate::core::verify::{FileHasher, Mismatch, Proof};
 use crate::volume::VolumeError;
 use crate::volume::partial::{Partial, Resumed};
 use crate::volume::publish::{Sealed, Verified};
+use crate::volume::slab::Slab;
 
 /// Unclaimed bytes that ask for a checkpoint once [`CHECKPOINT_AFTER`] has passed.
 const CHECKPOINT_MIN: u64 = 16 << 20;
@@ -102,6 +104,37 @@ impl FileFetch {
             self.state().hasher = Some(hasher);
         }
         self.progress.came(len, clock::since_boot());
+        self.note()
+    }
+
+    /// Whether bytes are better gathered than written as they come.
+    pub(crate) const fn prefers_slabs(&self) -> bool {
+        self.partial.prefers_slabs()
+    }
+
+    /// The running hash, for the connection whose bytes for `at` are next in order: it hashes them
+    /// as they come and brings the hash back with [`Self::write_slab`].
+    pub(crate) fn lend_hasher(&self, at: u64) -> Option<FileHasher> {
+        self.state().hasher.take_if(|hasher| hasher.position() == at)
+    }
+
+    /// Writes gathered bytes: those that were hashed already past the page cache, others through
+    /// it, from where the hash will take them.
+    pub(crate) async fn write_slab(
+        self: &Arc<Self>,
+        slab: Arc<Slab>,
+        hashed: Option<FileHasher>,
+        blocking: &Blocking,
+    ) -> Result<(), VolumeError> {
+        let range = slab.range();
+        let Some(hasher) = hashed else { return self.write(range.start, slab.bytes()) };
+        let this = Arc::clone(self);
+        blocking.start_at_once(move || this.partial.write_slab(&slab)).wait().await?;
+        let mut state = self.state();
+        state.received.insert(range.clone());
+        state.hasher = Some(hasher);
+        drop(state);
+        self.progress.came(range.end - range.start, clock::since_boot());
         self.note()
     }
 

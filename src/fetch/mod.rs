@@ -8,6 +8,7 @@ mod connection;
 pub mod error;
 mod fates;
 mod file;
+mod intake;
 pub mod pool;
 pub mod progress;
 mod shared;

@@ -117,6 +117,11 @@ impl Dir {
         self.open_with(name, OFlags::RDWR)
     }
 
+    /// As [`Self::open_for_writing`], past the page cache.
+    pub fn open_direct(&self, name: &str) -> Result<File> {
+        self.open_with(name, OFlags::RDWR | OFlags::DIRECT)
+    }
+
     fn open_with(&self, name: &str, access: OFlags) -> Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match self.open_raw(name, flags, Mode::empty(), Step::Open) {

@@ -111,6 +111,11 @@ impl FsKind {
         matches!(self, Self::Btrfs | Self::Ext4 | Self::Tmpfs | Self::Xfs | Self::Zfs)
     }
 
+    /// Whether writes past its page cache are known to be sound, and cheaper than those through it.
+    pub const fn takes_direct_writes(self) -> bool {
+        matches!(self, Self::Ext4 | Self::Xfs)
+    }
+
     /// Whether only this host can have it mounted for writing.
     pub const fn is_single_host(self) -> bool {
         matches!(self, Self::Btrfs | Self::Ext4 | Self::Overlay | Self::Tmpfs | Self::Xfs | Self::Zfs)

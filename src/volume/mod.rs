@@ -28,6 +28,7 @@ pub mod publish;
 pub mod quarantine;
 pub mod removal;
 pub mod retired;
+pub mod slab;
 pub mod small_file;
 pub mod space;
 pub mod surface;

@@ -24,19 +24,26 @@ use super::claims_file::{self, ClaimsFile};
 use super::copy::copy_range;
 use super::dir::{Dir, size_of, stat_of};
 use super::error::{Result, Step, VolumeError};
+use super::fs_kind::FsKind;
 use super::identity;
 use super::model_dir::ModelDir;
 use super::publish::Sealed;
+use super::slab::Slab;
 use super::sync;
 use super::writer::{PartialName, WriterId};
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
+
+/// Smallest file that is written past the page cache, in bytes.
+const DIRECT_FROM: u64 = 4 << 20;
 
 /// A partial, open for positioned writes by any number of connections.
 #[derive(Debug)]
 pub struct Partial {
     place: Place,
     file: File,
+    /// The same file past the page cache, where that is better.
+    direct: Option<File>,
     /// Made at the first checkpoint or note: a file that is published before never needs one.
     claims: Mutex<Option<ClaimsFile>>,
     /// End of the in-order prefix.
@@ -142,9 +149,11 @@ impl Partial {
     }
 
     fn new(place: Place, file: File, claims: Option<ClaimsFile>) -> Self {
+        let direct = direct(&place, &file);
         Self {
             place,
             file,
+            direct,
             claims: Mutex::new(claims),
             end: AtomicU64::new(0),
             scattered: AtomicBool::new(false),
@@ -170,6 +179,29 @@ impl Partial {
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset.saturating_add(bytes.len() as u64);
         self.write_with(offset..end, |file| file.write_all_at(bytes, offset).map(|()| bytes.len() as u64)).map(drop)
+    }
+
+    /// Whether [`Self::write_slab`] is the better way to write.
+    pub const fn prefers_slabs(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Writes gathered bytes where they belong: whole pages past the page cache, where it is kept,
+    /// and the rest through it.
+    ///
+    /// # Errors
+    /// As [`Self::write_at`].
+    pub fn write_slab(&self, slab: &Slab) -> Result<()> {
+        let [first, pages, last] = slab.runs();
+        self.write_at(first.0, first.1)?;
+        let (at, bytes) = pages;
+        let written = |file: &File| match self.direct.as_ref().map(|direct| direct.write_all_at(bytes, at)) {
+            Some(Err(error)) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => file.write_all_at(bytes, at),
+            Some(direct) => direct,
+            None => file.write_all_at(bytes, at),
+        };
+        self.write_with(at..at + bytes.len() as u64, |file| written(file).map(|()| bytes.len() as u64))?;
+        self.write_at(last.0, last.1)
     }
 
     /// Copies a range of another file to the same place in this one; returns how many bytes of
@@ -324,6 +356,16 @@ pub(super) fn drop_pages(file: &impl AsFd, range: &Range<u64>) {
     if let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
         let _advice = rustix::fs::fadvise(file, range.start, Some(len), Advice::DontNeed);
     }
+}
+
+/// The file once more, past the page cache, where its file system is good at that.
+fn direct(place: &Place, file: &File) -> Option<File> {
+    if place.entry.size < DIRECT_FROM || !FsKind::of(file).takes_direct_writes() {
+        return None;
+    }
+    let direct = place.dir.open_direct(&place.name.partial()).ok()?;
+    let inode = |file: &File| stat_of(file).ok().map(|stat| stat.st_ino);
+    (inode(&direct).is_some() && inode(&direct) == inode(file)).then_some(direct)
 }
 
 /// Reserves the blocks of the whole file and keeps its length.

@@ -133,10 +133,12 @@ async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Op
     let name = &pull.request.spec.name;
     let (jobs, lost) = (daemon.jobs(), daemon.lost());
     let mut progress = pull.ui.progress();
-    let mut looks = looks(LOOK_EVERY);
+    let (mut looks, mut events) = (looks(LOOK_EVERY), jobs.follow());
     let end = loop {
         tokio::select! {
             _ = looks.tick() => {}
+            // Something happened, or more than this could follow: either way it is time to look.
+            _ = events.recv() => {}
             exit = signals.next() => {
                 pull.ui.note("stopping: what came is kept, and the same command goes on from there");
                 break Ok(Some(exit));
