@@ -107,33 +107,30 @@ impl FileFetch {
         self.note()
     }
 
-    /// Whether bytes are better gathered than written as they come.
-    pub(crate) const fn prefers_slabs(&self) -> bool {
-        self.partial.prefers_slabs()
-    }
-
     /// The running hash, for the connection whose bytes for `at` are next in order: it hashes them
-    /// as they come and brings the hash back with [`Self::write_slab`].
+    /// as they come, and brings the hash back with [`Self::write_slab`]. None for a file that is
+    /// better written as bytes come.
     pub(crate) fn lend_hasher(&self, at: u64) -> Option<FileHasher> {
+        if !self.partial.prefers_slabs() {
+            return None;
+        }
         self.state().hasher.take_if(|hasher| hasher.position() == at)
     }
 
-    /// Writes gathered bytes: those that were hashed already past the page cache, others through
-    /// it, from where the hash will take them.
+    /// Writes gathered bytes, which were hashed.
     pub(crate) async fn write_slab(
         self: &Arc<Self>,
         slab: Arc<Slab>,
-        hashed: Option<FileHasher>,
+        hasher: FileHasher,
         blocking: &Blocking,
     ) -> Result<(), VolumeError> {
-        let range = slab.range();
-        let Some(hasher) = hashed else { return self.write(range.start, slab.bytes()) };
-        let this = Arc::clone(self);
+        let (this, range) = (Arc::clone(self), slab.range());
         blocking.start_at_once(move || this.partial.write_slab(&slab)).wait().await?;
-        let mut state = self.state();
-        state.received.insert(range.clone());
-        state.hasher = Some(hasher);
-        drop(state);
+        {
+            let mut state = self.state();
+            state.received.insert(range.clone());
+            state.hasher = Some(hasher);
+        }
         self.progress.came(range.end - range.start, clock::since_boot());
         self.note()
     }

@@ -1,8 +1,9 @@
 //! What a connection has received and not written yet.
 //!
-//! Owns the gathering of bytes into slabs, for files that are better written so; all others are
-//! written as they come. Invariant: bytes are gathered in order and without gaps, and no longer than
-//! [`HELD_FOR`], so that a slow connection loses and hides as little as a fast one.
+//! Owns the gathering of bytes that are next for the hash: hashed while the processor has them at
+//! hand, and written past the page cache by the slab. All others are written as they come, through
+//! the cache, from where the hash will take them. Invariant: bytes are gathered without gaps, and no
+//! longer than [`HELD_FOR`], so that a slow connection hides and loses no more than a fast one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,56 +28,58 @@ pub(super) struct Intake<'a> {
     file: &'a Arc<FileFetch>,
     blocking: &'a Blocking,
     room: &'a mut Room,
-    /// Since when bytes wait in the room; none do otherwise.
-    since: Option<Duration>,
-    /// The hash up to the last of them, if they are next in order.
-    hasher: Option<FileHasher>,
+    gathering: Option<Gathering>,
+}
+
+/// Bytes wait in the room.
+struct Gathering {
+    since: Duration,
+    /// The file's hash up to the last of them.
+    hasher: FileHasher,
 }
 
 impl<'a> Intake<'a> {
     pub(super) const fn new(file: &'a Arc<FileFetch>, blocking: &'a Blocking, room: &'a mut Room) -> Self {
-        Self { file, blocking, room, since: None, hasher: None }
+        Self { file, blocking, room, gathering: None }
     }
 
     /// Takes the next bytes.
     pub(super) async fn put(&mut self, mut at: u64, mut bytes: &[u8]) -> Result<(), VolumeError> {
-        if !self.file.prefers_slabs() {
-            return self.file.write(at, bytes);
-        }
         while !bytes.is_empty() {
-            let begins = self.since.is_none();
-            let slab = alone(self.room);
-            if begins {
-                slab.restart(at);
-                self.since = Some(clock::since_boot());
-                self.hasher = self.file.lend_hasher(at);
-            }
-            let taken = slab.fill(bytes);
-            if let Some(hasher) = &mut self.hasher {
-                hasher.update(&bytes[..taken]);
-            }
+            let Some(taken) = self.gather(at, bytes) else { return self.file.write(at, bytes) };
             (at, bytes) = (at + taken as u64, &bytes[taken..]);
-            if slab.is_full() {
+            let full = self.room.as_ref().is_some_and(|slab| slab.is_full());
+            let old = |gathering: &Gathering| clock::since_boot().saturating_sub(gathering.since) >= HELD_FOR;
+            if full || self.gathering.as_ref().is_some_and(old) {
                 self.flush().await?;
             }
         }
-        match self.since {
-            Some(since) if clock::since_boot().saturating_sub(since) >= HELD_FOR => self.flush().await,
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Writes what was gathered.
     pub(super) async fn flush(&mut self) -> Result<(), VolumeError> {
-        if let (Some(_), Some(slab)) = (self.since.take(), &self.room) {
-            self.file.write_slab(Arc::clone(slab), self.hasher.take(), self.blocking).await?;
+        if let (Some(Gathering { hasher, .. }), Some(slab)) = (self.gathering.take(), &self.room) {
+            self.file.write_slab(Arc::clone(slab), hasher, self.blocking).await?;
         }
         Ok(())
     }
 
     /// Forgets what was gathered: it counts for nothing any more.
     pub(super) fn forget(&mut self) {
-        (self.since, self.hasher) = (None, None);
+        self.gathering = None;
+    }
+
+    /// Hashes and gathers as many bytes as there is room for; none when they are not to be gathered.
+    fn gather(&mut self, at: u64, bytes: &[u8]) -> Option<usize> {
+        if self.gathering.is_none() {
+            let hasher = self.file.lend_hasher(at)?;
+            self.gathering = Some(Gathering { since: clock::since_boot(), hasher });
+            alone(self.room).restart(at);
+        }
+        let taken = alone(self.room).fill(bytes);
+        self.gathering.as_mut()?.hasher.update(&bytes[..taken]);
+        Some(taken)
     }
 }
 

@@ -195,12 +195,11 @@ impl Partial {
         let [first, pages, last] = slab.runs();
         self.write_at(first.0, first.1)?;
         let (at, bytes) = pages;
-        let written = |file: &File| match self.direct.as_ref().map(|direct| direct.write_all_at(bytes, at)) {
-            Some(Err(error)) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => file.write_all_at(bytes, at),
-            Some(direct) => direct,
-            None => file.write_all_at(bytes, at),
-        };
-        self.write_with(at..at + bytes.len() as u64, |file| written(file).map(|()| bytes.len() as u64))?;
+        self.write_with(at..at + bytes.len() as u64, |file| {
+            let through = || file.write_all_at(bytes, at);
+            let direct = self.direct.as_ref().map(|direct| direct.write_all_at(bytes, at));
+            direct.map_or_else(through, |direct| unless_refused(direct, through)).map(|()| bytes.len() as u64)
+        })?;
         self.write_at(last.0, last.1)
     }
 
@@ -368,6 +367,15 @@ fn direct(place: &Place, file: &File) -> Option<File> {
     (inode(&direct).is_some() && inode(&direct) == inode(file)).then_some(direct)
 }
 
+/// What a direct write came to, or one through the page cache when its layout was refused: a
+/// device may ask for more than pages.
+fn unless_refused(direct: io::Result<()>, through: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    match direct {
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => through(),
+        other => other,
+    }
+}
+
 /// Reserves the blocks of the whole file and keeps its length.
 fn preallocate(place: &Place, file: &File) -> Result<()> {
     let size = place.entry.size;
@@ -395,6 +403,59 @@ mod tests {
 
     fn on_disk(model: &ModelDir, entry: &FileEntry) -> PathBuf {
         model.path().join(".muster/partial").join(PartialName::of(&entry.path, OURS).partial())
+    }
+
+    #[test]
+    fn slabs_and_single_bytes_make_one_file_wherever_they_meet() {
+        let (_place, model) = model();
+        let data = bytes(usize::try_from(DIRECT_FROM).unwrap() + 12_345);
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        let (mut slab, mut at, mut slabs) = (Slab::new(300_000), 0, 0);
+        for step in [0, 1, 4095, 4096, 4097, 70_001, 511, 1_000_000].into_iter().cycle() {
+            let loose = data.len().min(at + step);
+            partial.write_at(at as u64, &data[at..loose]).unwrap();
+            slab.restart(loose as u64);
+            at = loose + slab.fill(&data[loose..]);
+            partial.write_slab(&slab).unwrap();
+            assert_eq!(partial.in_order_end(), at as u64);
+            slabs += 1;
+            if at == data.len() {
+                break;
+            }
+        }
+        assert!(slabs > 5, "{slabs}");
+        let sealed = partial.seal().unwrap();
+        let mut back = vec![0; data.len() + 1];
+        assert_eq!(sealed.read_at(0, &mut back).unwrap(), data.len());
+        assert!(back[..data.len()] == data[..]);
+    }
+
+    #[test]
+    fn what_goes_past_the_page_cache_is_not_in_it() {
+        let (place, model) = model();
+        let data = bytes(usize::try_from(DIRECT_FROM).unwrap());
+        let entry = lfs_entry("a", &data);
+        let partial = Partial::create(&model, &entry, OURS).unwrap();
+        let file_system = FsKind::of(&File::open(place.path()).unwrap());
+        assert_eq!(partial.prefers_slabs(), file_system.takes_direct_writes(), "{file_system:?}");
+        let small = Partial::create(&model, &lfs_entry("b", b"few"), OURS).unwrap();
+        assert!(!small.prefers_slabs());
+        if partial.prefers_slabs() {
+            let direct = partial.direct.as_ref().unwrap();
+            assert!(rustix::fs::fcntl_getfl(direct).unwrap().contains(rustix::fs::OFlags::DIRECT));
+            let error = direct.write_all_at(&data[1..100], 0).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()), "nothing loose gets through");
+        }
+    }
+
+    #[test]
+    fn a_write_that_is_refused_for_its_layout_goes_through_the_cache_and_no_other_does() {
+        let refused = || Err(io::Error::from(Errno::INVAL));
+        assert!(unless_refused(refused(), || Ok(())).is_ok());
+        assert!(unless_refused(Ok(()), refused).is_ok(), "written once");
+        let full = unless_refused(Err(io::Error::from(Errno::NOSPC)), || Ok(()));
+        assert_eq!(full.unwrap_err().raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
     }
 
     #[test]

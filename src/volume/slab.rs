@@ -101,14 +101,14 @@ mod tests {
             }
             prop_assert_eq!(slab.bytes(), &given[..]);
             let [first, pages, last] = slab.runs();
-            prop_assert_eq!([first.1, pages.1, last.1].concat(), given);
+            prop_assert_eq!([first.1, pages.1, last.1].concat(), given.clone());
             prop_assert_eq!((first.0, first.0 + first.1.len() as u64), (offset, pages.0));
             prop_assert_eq!(pages.0 + pages.1.len() as u64, last.0);
             prop_assert!(first.1.len() < ALIGN && last.1.len() < ALIGN);
             if !pages.1.is_empty() {
                 prop_assert_eq!((pages.0 % ALIGN as u64, pages.1.as_ptr().align_offset(ALIGN), pages.1.len() % ALIGN), (0, 0, 0));
             }
-            prop_assert!(!slab.is_full() || (offset + given.len() as u64) % (ALIGN as u64) == 0, "the next one begins on a page");
+            prop_assert!(!slab.is_full() || (offset + given.len() as u64).is_multiple_of(ALIGN as u64), "the next one begins on a page");
         }
     }
 }
