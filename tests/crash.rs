@@ -145,7 +145,7 @@ fn a_pull_killed_every_second_and_a_half_still_ends() {
     hub.pace(profile.pace);
     let world = Muster::on(&hub);
     let mut tally = Tally::default();
-    let ended = (0..60).any(|_| profile.pull_and_kill(&hub, &world, Duration::from_millis(1500), &mut tally));
+    let ended = (0..200).any(|_| profile.pull_and_kill(&hub, &world, Duration::from_millis(1500), &mut tally));
     assert!(ended, "no end after {} kills, {} bytes", tally.kills, hub.total_body_bytes());
     assert!(tally.kills >= 2, "{} kills are no test", tally.kills);
     tally.pulls = 1;

@@ -16,7 +16,7 @@ use crate::volume::VolumeError;
 use crate::volume::slab::Slab;
 
 /// Bytes that are written together.
-const SLAB: usize = 512 << 10;
+const SLAB: usize = 256 << 10;
 /// How long bytes wait for others at most, while some come.
 const HELD_FOR: Duration = Duration::from_millis(250);
 
@@ -90,4 +90,67 @@ fn alone(room: &mut Room) -> &mut Slab {
         *slab = Arc::new(Slab::new(SLAB));
     }
     Arc::get_mut(slab).expect("it was just made, or nobody else has it")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Handle;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::core::range_set::RangeSet;
+    use crate::core::verify::tests::lfs_entry;
+    use crate::fetch::file::Judged;
+    use crate::volume::ModelDir;
+    use crate::volume::partial::Partial;
+    use crate::volume::writer::WriterId;
+
+    const OURS: WriterId = WriterId::new(1, 1);
+
+    /// A file of 5 MiB of which nothing is there, and its bytes; whether they are gathered.
+    fn begun(model: &ModelDir) -> (Arc<FileFetch>, Vec<u8>, bool) {
+        let bytes: Vec<u8> = (0..5u32 << 20).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let partial = Partial::create(model, &lfs_entry("a.bin", &bytes), OURS).unwrap();
+        let gathers = partial.prefers_slabs();
+        (Arc::new(FileFetch::new(partial, RangeSet::new(), Arc::default())), bytes, gathers)
+    }
+
+    #[tokio::test]
+    async fn gathered_bytes_count_only_once_they_are_written_and_make_the_right_file() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(&place.path().join("model")).unwrap();
+        let (file, bytes, gathers) = begun(&model);
+        let (blocking, mut room) = (Blocking::new(Handle::current(), 1), None);
+        let mut intake = Intake::new(&file, &blocking, &mut room);
+        intake.put(0, &bytes[..1000]).await.unwrap();
+        assert_eq!(file.unclaimed(), if gathers { 0 } else { 1000 }, "nothing of it may be claimed");
+        intake.flush().await.unwrap();
+        assert_eq!((file.unclaimed(), file.hashed()), (1000, Some(1000)));
+        // Another connection is further on: its bytes are not gathered.
+        let (mut other_room, ahead) = (None, 3_000_001);
+        let mut other = Intake::new(&file, &blocking, &mut other_room);
+        other.put(ahead as u64, &bytes[ahead..]).await.unwrap();
+        assert_eq!(file.unclaimed(), 1000 + (bytes.len() - ahead) as u64);
+        intake.put(1000, &bytes[1000..ahead]).await.unwrap();
+        intake.flush().await.unwrap();
+        assert!(file.is_whole());
+        let judged = Arc::try_unwrap(file).unwrap().finish(false, &CancellationToken::new()).unwrap();
+        assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_forgotten_is_not_written_and_the_file_is_proved_from_disk() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(&place.path().join("model")).unwrap();
+        let (file, bytes, gathers) = begun(&model);
+        let (blocking, mut room) = (Blocking::new(Handle::current(), 1), None);
+        let mut intake = Intake::new(&file, &blocking, &mut room);
+        intake.put(0, &bytes[..1000]).await.unwrap();
+        intake.forget();
+        intake.flush().await.unwrap();
+        assert_eq!(file.unclaimed(), if gathers { 0 } else { 1000 });
+        file.write(0, &bytes).unwrap();
+        let judged = Arc::try_unwrap(file).unwrap().finish(false, &CancellationToken::new()).unwrap();
+        assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
+    }
 }
