@@ -14,6 +14,7 @@ use tokio::time::{Interval, interval};
 use super::error::OwnershipLost;
 use super::file::FileFetch;
 use super::shared::{Event, Shared};
+use super::small::{self, Came};
 use crate::blocking::Started;
 use crate::clock;
 use crate::core::pace::WINDOW;
@@ -55,8 +56,11 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
             },
             Next::Fetch(assignment) => {
                 last = Some(assignment.file);
-                let result = attempt(&shared, &assignment, index).await;
-                shared.settle(&assignment, result).await;
+                match attempt(&shared, &assignment, index).await {
+                    Some(result) => shared.settle(&assignment, result).await,
+                    // It waits for its batch.
+                    None => shared.plan().release(assignment.id, assignment.range.end),
+                }
             }
         }
     }
@@ -72,27 +76,39 @@ pub(super) struct Attempt {
     pub(super) result: Result<(), AttemptError>,
 }
 
-async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize) -> Attempt {
+/// None when a small file came whole and was handed on.
+async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize) -> Option<Attempt> {
     let (began, mut reached) = (clock::since_boot(), assignment.range.start);
     let _counted = shared.context.progress.connection();
     let started = async {
-        let body = ask(shared, assignment).await?;
+        let came = small::receive(shared, assignment, index, ask(shared, assignment).await?).await;
+        if matches!(came, Came::Whole) {
+            return Ok(None);
+        }
         // Not before an answer came: a file that cannot be had leaves nothing on disk.
-        Ok((body, shared.open(assignment.file).await?))
+        Ok(Some((came, shared.open(assignment.file).await?)))
     };
-    let (body, file) = match started.await {
-        Ok(started) => started,
-        Err(error) => return Attempt { began, reached, progressed: false, result: Err(error) },
+    let (came, file) = match started.await {
+        Ok(Some(started)) => started,
+        Ok(None) => return None,
+        Err(error) => return Some(Attempt { began, reached, progressed: false, result: Err(error) }),
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
-    let mut result = receive(shared, assignment, index, body, &mut checkpoints, &mut reached).await;
+    let mut result = match came {
+        Came::Body(body) => receive(shared, assignment, index, body, &mut checkpoints, &mut reached).await,
+        Came::Part(bytes, result) => {
+            reached += bytes.len() as u64;
+            file.write(assignment.range.start, &bytes).map_err(Into::into).and(result)
+        }
+        Came::Whole => Ok(()),
+    };
     let settled = checkpoints.settle(result.is_err()).await;
     if let Err(error) = settled
         && !matches!(result, Err(AttemptError::Volume(_)))
     {
         result = Err(error);
     }
-    Attempt { began, reached, progressed: checkpoints.progressed, result }
+    Some(Attempt { began, reached, progressed: checkpoints.progressed, result })
 }
 
 async fn ask(shared: &Shared, assignment: &Assignment) -> Result<Body, AttemptError> {
@@ -146,7 +162,7 @@ async fn receive(
 
 /// The next bytes; none at the end. Looks now and then whether they are still wanted from here: all
 /// the rest may have been taken away, or there are to be fewer connections.
-async fn next(
+pub(super) async fn next(
     shared: &Shared,
     body: &mut Body,
     looks: &mut Interval,

@@ -11,6 +11,7 @@ mod file;
 pub mod pool;
 pub mod progress;
 mod shared;
+mod small;
 mod tasks;
 
 pub use error::{FetchError, OwnershipLost};
