@@ -25,13 +25,23 @@ pub fn in_parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(
     };
     thread::scope(|scope| {
         for _ in 1..threads.min(items.len()) {
-            scope.spawn(worker);
+            // Where the system gives no more threads, fewer do the work.
+            if thread::Builder::new().spawn_scoped(scope, worker).is_err() {
+                break;
+            }
         }
         worker();
     });
     let mut answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
     answers.sort_by_key(|(at, _)| *at);
     answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// As [`in_parallel`], for items that the work uses up.
+pub fn each_in_parallel<T: Send, R: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let items: Vec<_> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
+    let take = |item: &Mutex<Option<T>>| item.lock().unwrap_or_else(PoisonError::into_inner).take();
+    in_parallel(threads, &items, |item| take(item).map(&work)).into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -46,5 +56,6 @@ mod tests {
             assert_eq!(in_parallel(threads, &items, |n| n * 2), doubled);
         }
         assert!(in_parallel(4, &[] as &[u32], |n| *n).is_empty());
+        assert_eq!(each_in_parallel(3, vec![Box::new(1), Box::new(2)], |n| *n + 1), [2, 3]);
     }
 }

@@ -54,10 +54,20 @@ fn new_repo(repo: RepoSpec) -> RepoSpec {
         .lfs("sub/weights-3.bin", Content::generated(4, MIB / 2))
 }
 
+/// Small files in several folders, which are synced and named in batches.
+fn batch_repo() -> RepoSpec {
+    (0..18).fold(RepoSpec::new("org/model").plain("config.json", "{}"), |repo, n| {
+        let folder = ["", "sub/", "sub/deeper/"][n % 3];
+        repo.plain(&format!("{folder}{n}.txt"), &*format!("{n} ").repeat(1000))
+    })
+}
+
 /// What the disk is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Pull,
+    /// Of small files alone.
+    Batch,
     Update,
 }
 
@@ -110,7 +120,7 @@ struct Stage {
 
 impl Stage {
     fn new(work: Work, readback: bool) -> Result<Self, String> {
-        let old = old_repo();
+        let old = if work == Work::Batch { batch_repo() } else { old_repo() };
         let hub = Hub::start(old.clone());
         let world = Muster::on(&hub).env("MUSTER_READBACK", if readback { "always" } else { "never" });
         if work == Work::Update {
@@ -427,7 +437,7 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
     println!("MUSTER_MATRIX_SEED={seed}");
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut every = Vec::new();
-    for work in [Work::Pull, Work::Update] {
+    for work in [Work::Pull, Work::Batch, Work::Update] {
         let steps = match steps_of(work) {
             Ok(steps) => steps,
             Err(why) => return skip(&why),
@@ -454,4 +464,23 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
     assert!(wrong.is_empty(), "{} of {} cases, seed {seed}:\n{}", wrong.len(), every.len(), wrong.join("\n\n"));
     let met = done.iter().filter(|(_, outcome)| outcome.met.is_some()).count();
     assert!(met * 10 >= done.len() * 8, "{met} of {} faults were met: the runs differ too much", done.len());
+}
+
+// class: looks-complete, progress-lost
+#[test]
+fn what_a_pull_called_complete_is_complete_after_a_power_cut() {
+    for (work, readback) in [(Work::Batch, false), (Work::Batch, true), (Work::Pull, false), (Work::Update, false)] {
+        let mut stage = match Stage::new(work, readback) {
+            Ok(stage) => stage,
+            Err(why) => return skip(&why),
+        };
+        stage.fs().track_power();
+        stage.pull().run().expect_code(0);
+        drop(stage.fs.take().map(|fs| fs.after_the_cut(Kept::Nothing)));
+        let directory = stage.world.model("org/model");
+        for file in stage.new.files() {
+            assert!(is_right(&directory, file), "{work:?}: {} is gone", file.path);
+        }
+        assert!(assert_gate_is_right(&stage), "{work:?}");
+    }
 }

@@ -41,6 +41,10 @@ pub(super) struct Bench {
     pub(super) take_over: Box<dyn Fn(WriterId) -> TakeOver + Send + Sync>,
     /// Most connections of a job, by the limit on open files.
     pub(super) connections_max: usize,
+    /// Small files of a job that are synced at a time, by the limit on open files.
+    pub(super) syncs: usize,
+    /// Threads for them.
+    pub(super) syncing: Blocking,
     /// Room promised to jobs that run.
     pub(super) promises: Promises,
 }
@@ -48,8 +52,15 @@ pub(super) struct Bench {
 impl Bench {
     /// Adds a line to a model's history; the history is a courtesy.
     pub(super) fn audit(&self, name: &ModelName, phase: Phase, detail: &str) {
-        let entry = AuditEntry { at: clock::now(), phase, detail: detail.to_owned() };
-        self.remembers(self.store.audit(name, &entry), "the history has a gap");
+        self.audit_all(name, phase, [detail]);
+    }
+
+    /// As [`Self::audit`], a line for each of several things that happened together.
+    pub(super) fn audit_all<'a>(&self, name: &ModelName, phase: Phase, details: impl IntoIterator<Item = &'a str>) {
+        let at = clock::now();
+        let line = |detail: &str| AuditEntry { at, phase, detail: detail.to_owned() };
+        let lines: Vec<_> = details.into_iter().map(line).collect();
+        self.remembers(self.store.audit_all(name, &lines), "the history has a gap");
     }
 
     /// Tells what it means that the store failed. Once: it stays so until the next start.

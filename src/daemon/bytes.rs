@@ -4,21 +4,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::warn;
 
+use super::bench::Bench;
 use super::error::WorkError;
 use super::settling::Settling;
 use super::worker::{Site, Work};
 use crate::clock;
 use crate::core::code::Code;
 use crate::core::pace::Pace;
+use crate::core::receipt::FileRecord;
 use crate::core::units;
 use crate::fetch::error::PublishError;
 use crate::fetch::{self, FetchError, Wanted};
 use crate::hub::HubClient;
 use crate::limits;
+use crate::parallel::each_in_parallel;
 use crate::sources::HubSource;
 use crate::store::{OriginMemory, Phase};
 use crate::volume::ModelDir;
-use crate::volume::publish::{Staged, Verified};
+use crate::volume::publish::{Folders, Staged, Verified, records};
 
 impl Work {
     /// The Hub of this job, with the job's own token or none.
@@ -56,6 +59,8 @@ impl Work {
             retry_for: bench.retry_for,
             may_write: Arc::clone(&bench.may_write),
             publish,
+            syncing: bench.syncing.clone(),
+            syncs: bench.syncs,
         };
         let count = wanted.len();
         let outcome = fetch::fetch(context, wanted, self.pace(), self.stop.clone()).await;
@@ -100,22 +105,26 @@ impl Work {
     pub(super) fn publisher(&self, model: &Arc<ModelDir>, settling: Arc<Settling>) -> fetch::Publish {
         let (bench, model, live) = (Arc::clone(&self.bench), Arc::clone(model), Arc::clone(&self.live));
         let name = self.spec.name.clone();
-        Arc::new(move |verified: Verified| {
-            (bench.may_write)().map_err(|error| refused("the file was not published", Code::Held, error))?;
-            let entry = verified.entry().clone();
-            let placed = verified.place(&model).map_err(WorkError::from);
-            let kept = placed.and_then(|record| Ok(settling.placed(&bench, &model, record)?));
-            kept.map_err(|error| refused("the file could not be put in place", error.code(), error))?;
-            bench.audit(&name, Phase::Published, entry.path.as_str());
-            live.verified(&entry);
-            Ok(())
+        Arc::new(move |files: Vec<Verified>| {
+            let entries: Vec<_> = files.iter().map(|file| file.entry().clone()).collect();
+            let placed = place(&bench, &model, files);
+            let there = placed.iter().flatten().cloned().collect();
+            if let Err(error) = settling.placed(&bench, &model, there) {
+                return vec![Err(unplaced(error))];
+            }
+            let done: Vec<_> = entries.iter().zip(&placed).filter(|(_, placed)| placed.is_ok()).collect();
+            bench.audit_all(&name, Phase::Published, done.iter().map(|(entry, _)| entry.path.as_str()));
+            for (entry, _) in &done {
+                live.verified(entry);
+            }
+            placed.into_iter().map(|placed| placed.map(drop)).collect()
         })
     }
 
     /// Keeps verified files until the swap.
     pub(super) fn stager(&self, staged: Arc<Mutex<Vec<Staged>>>) -> fetch::Publish {
         let (bench, live) = (Arc::clone(&self.bench), Arc::clone(&self.live));
-        Arc::new(move |verified: Verified| {
+        let keep = move |verified: Verified| {
             (bench.may_write)().map_err(|error| refused("the file was not kept", Code::Held, error))?;
             let entry = verified.entry().clone();
             let kept = verified.stage();
@@ -123,8 +132,35 @@ impl Work {
             staged.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
             live.verified(&entry);
             Ok(())
-        })
+        };
+        let threads = self.bench.syncs;
+        Arc::new(move |files: Vec<Verified>| each_in_parallel(threads, files, &keep))
     }
+}
+
+/// Names all files of a batch, then makes the names durable together.
+fn place(bench: &Bench, model: &ModelDir, files: Vec<Verified>) -> Vec<Result<FileRecord, PublishError>> {
+    let mut folders = Folders::default();
+    let mut named = Vec::new();
+    let refused: Vec<Option<PublishError>> = files
+        .into_iter()
+        .map(|file| {
+            let may = (bench.may_write)().map_err(|error| refused("the file was not published", Code::Held, error));
+            let name = || file.name(model, &mut folders).map_err(|error| unplaced(WorkError::from(error)));
+            may.and_then(|()| name()).map(|file| named.push(file)).err()
+        })
+        .collect();
+    let mut records = records(named, model, bench.syncs).into_iter();
+    let record = |refused| match refused {
+        Some(error) => Some(Err(error)),
+        None => records.next().map(|record| record.map_err(unplaced)),
+    };
+    refused.into_iter().filter_map(record).collect()
+}
+
+fn unplaced(error: impl Into<WorkError>) -> PublishError {
+    let error = error.into();
+    refused("the file could not be put in place", error.code(), error)
 }
 
 fn refused(message: &str, code: Code, source: impl std::error::Error + Send + Sync + 'static) -> PublishError {

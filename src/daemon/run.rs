@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 
 use super::admit::Promises;
 use super::bench::{Bench, blocking_threads};
-use super::descriptors::connections_max;
+use super::descriptors::{connections_max, syncs};
 use super::jobs::Jobs;
 use super::refusal::JobRefusal;
 use super::reporter::Reporter;
@@ -305,6 +305,8 @@ fn bench(
         is_lost: Box::new(move || matches!(lost.permit(clock::since_boot()), Err(Lost::Superseded { .. }))),
         take_over: Box::new(move |writer| takes.take_over(writer)),
         connections_max: connections_max(options.jobs),
+        syncs: syncs(options.jobs),
+        syncing: Blocking::new(Handle::current(), syncs(1)),
         promises: Promises::default(),
     }
 }

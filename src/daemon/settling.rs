@@ -35,14 +35,14 @@ impl Settling {
         Self { name, records: Mutex::new(Records { waiting: Vec::new(), settled: proved }) }
     }
 
-    /// Takes the record of a file that was just placed. Blocks.
-    pub(super) fn placed(&self, bench: &Bench, model: &ModelDir, record: FileRecord) -> Result<(), VolumeError> {
-        let now = record.identity.ctime_ns;
+    /// Takes the records of files that were just placed. Blocks.
+    pub(super) fn placed(&self, bench: &Bench, model: &ModelDir, placed: Vec<FileRecord>) -> Result<(), VolumeError> {
+        let Some(now) = placed.iter().map(|record| record.identity.ctime_ns).max() else { return Ok(()) };
+        let (large, small): (Vec<_>, Vec<_>) = placed.into_iter().partition(|record| record.size >= AT_ONCE);
+        self.records().waiting.extend(small);
         let mut ready = self.ready_at(model, now);
-        if record.size >= AT_ONCE {
+        for record in large {
             ready.push(model.settle_record(record)?);
-        } else {
-            self.records().waiting.push(record);
         }
         self.keep(bench, ready);
         Ok(())
@@ -72,9 +72,9 @@ impl Settling {
     }
 
     fn keep(&self, bench: &Bench, ready: Vec<FileRecord>) {
-        for record in &ready {
+        if !ready.is_empty() {
             let lost = "files are not remembered; after a restart those without a receipt are hashed again";
-            bench.remembers(bench.store.put_file(&self.name, record), lost);
+            bench.remembers(bench.store.put_files(&self.name, &ready), lost);
         }
         self.records().settled.extend(ready);
     }

@@ -22,9 +22,11 @@ use crate::core::receipt::FileRecord;
 use crate::core::repo_path::RepoPath;
 use crate::volume::aside::Aside;
 use crate::volume::in_use::{Attempt, InUse};
-use crate::volume::publish::Staged;
+use crate::volume::publish::{Folders, Staged, records};
 use crate::volume::{ModelDir, VolumeError};
 
+/// Files that get their names between two syncs of their folders.
+const AT_A_TIME: usize = 128;
 /// How often retired files are looked at.
 const RETIRED_EVERY: Duration = Duration::from_secs(600);
 
@@ -58,9 +60,18 @@ impl Swap {
             model.store_manifest(&self.manifest)?;
         }
         displace(bench, model, &self.displaced)?;
-        for staged in self.staged {
-            (bench.may_write)()?;
-            settling.placed(bench, model, staged.place(model)?)?;
+        let mut staged = self.staged.into_iter();
+        loop {
+            let (mut folders, mut named) = (Folders::default(), Vec::new());
+            for staged in staged.by_ref().take(AT_A_TIME) {
+                (bench.may_write)()?;
+                named.push(staged.name(model, &mut folders)?);
+            }
+            if named.is_empty() {
+                break;
+            }
+            let records = records(named, model, bench.syncs).into_iter().collect::<Result<_, _>>()?;
+            settling.placed(bench, model, records)?;
         }
         Ok(settling.finish(bench, model)?)
     }

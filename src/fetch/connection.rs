@@ -15,6 +15,7 @@ use super::error::OwnershipLost;
 use super::file::FileFetch;
 use super::intake::{Intake, Room};
 use super::shared::{Event, Shared};
+use super::small::{self, Came};
 use crate::blocking::Started;
 use crate::clock;
 use crate::core::pace::WINDOW;
@@ -56,8 +57,11 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
             },
             Next::Fetch(assignment) => {
                 last = Some(assignment.file);
-                let result = attempt(&shared, &assignment, index, &mut room).await;
-                shared.settle(&assignment, result).await;
+                match attempt(&shared, &assignment, index, &mut room).await {
+                    Some(result) => shared.settle(&assignment, result).await,
+                    // It waits for its batch.
+                    None => shared.plan().release(assignment.id, assignment.range.end),
+                }
             }
         }
     }
@@ -73,33 +77,47 @@ pub(super) struct Attempt {
     pub(super) result: Result<(), AttemptError>,
 }
 
-async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, room: &mut Room) -> Attempt {
+/// None when a small file came whole and was handed on.
+async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, room: &mut Room) -> Option<Attempt> {
     let (began, mut reached) = (clock::since_boot(), assignment.range.start);
     let _counted = shared.context.progress.connection();
     let started = async {
-        let body = ask(shared, assignment).await?;
+        let came = small::receive(shared, assignment, index, ask(shared, assignment).await?).await;
+        if matches!(came, Came::Whole) {
+            return Ok(None);
+        }
         // Not before an answer came: a file that cannot be had leaves nothing on disk.
-        Ok((body, shared.open(assignment.file).await?))
+        Ok(Some((came, shared.open(assignment.file).await?)))
     };
-    let (body, file) = match started.await {
-        Ok(started) => started,
-        Err(error) => return Attempt { began, reached, progressed: false, result: Err(error) },
+    let (came, file) = match started.await {
+        Ok(Some(started)) => started,
+        Ok(None) => return None,
+        Err(error) => return Some(Attempt { began, reached, progressed: false, result: Err(error) }),
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
-    let mut intake = Intake::new(&file, &shared.context.blocking, room);
-    let mut result = receive(shared, assignment, index, body, &mut checkpoints, &mut intake, &mut reached).await;
-    if !matches!(result, Err(AttemptError::Volume(_)))
-        && let Err(error) = intake.flush().await
-    {
-        result = Err(error.into());
-    }
+    let mut result = match came {
+        Came::Body(body) => {
+            let mut intake = Intake::new(&file, &shared.context.blocking, room);
+            let received =
+                receive(shared, assignment, index, body, &mut checkpoints, &mut intake, &mut reached).await;
+            match received {
+                Err(AttemptError::Volume(_)) => received,
+                _ => intake.flush().await.map_err(Into::into).and(received),
+            }
+        }
+        Came::Part(bytes, result) => {
+            reached += bytes.len() as u64;
+            file.write(assignment.range.start, &bytes).map_err(Into::into).and(result)
+        }
+        Came::Whole => Ok(()),
+    };
     let settled = checkpoints.settle(result.is_err()).await;
     if let Err(error) = settled
         && !matches!(result, Err(AttemptError::Volume(_)))
     {
         result = Err(error);
     }
-    Attempt { began, reached, progressed: checkpoints.progressed, result }
+    Some(Attempt { began, reached, progressed: checkpoints.progressed, result })
 }
 
 async fn ask(shared: &Shared, assignment: &Assignment) -> Result<Body, AttemptError> {
@@ -132,7 +150,7 @@ async fn receive(
     let mut looks = interval(WINDOW);
     loop {
         let unwanted = |reached| index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
-        let came = next(shared, &mut body, &mut looks, intake, || unwanted(*reached)).await?;
+        let came = next(shared, &mut body, &mut looks, Some(intake), || unwanted(*reached)).await?;
         let Some((at, bytes)) = came else { return Ok(()) };
         let (ours, end) = {
             let mut plan = shared.plan();
@@ -155,11 +173,11 @@ async fn receive(
 
 /// The next bytes; none at the end. Looks now and then whether they are still wanted from here: all
 /// the rest may have been taken away, or there are to be fewer connections.
-async fn next(
+pub(super) async fn next(
     shared: &Shared,
     body: &mut Body,
     looks: &mut Interval,
-    intake: &mut Intake<'_>,
+    mut intake: Option<&mut Intake<'_>>,
     unwanted: impl Fn() -> bool,
 ) -> Result<Option<(u64, Bytes)>, AttemptError> {
     let next = body.next();
@@ -168,7 +186,11 @@ async fn next(
         select! {
             biased;
             () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
-            _ = looks.tick() => if unwanted() { return Err(AttemptError::Void) } else { intake.flush().await? },
+            _ = looks.tick() => match &mut intake {
+                _ if unwanted() => return Err(AttemptError::Void),
+                Some(intake) => intake.flush().await?,
+                None => {}
+            },
             came = &mut next => return Ok(came?),
         }
     }

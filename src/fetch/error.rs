@@ -14,6 +14,12 @@ pub(crate) enum FinishError {
     /// The disk failed.
     #[error("the disk failed")]
     Volume(#[from] VolumeError),
+    /// A small file could not be written; nothing of it is left.
+    #[error("the disk failed")]
+    Unwritten(#[source] VolumeError),
+    /// Another process owns the volume.
+    #[error("{0}")]
+    Ownership(OwnershipLost),
     /// The file could not be given its name.
     #[error("{0}")]
     Publish(#[from] PublishError),

@@ -109,11 +109,15 @@ impl Pool {
         let path = || self.shared.entry(id).path.clone();
         match result {
             Ok(()) => {
+                self.shared.plan().remove(id);
+                self.shared.context.source.done(&self.shared.entry(id).path).await;
                 self.fates.remove(&id);
                 self.progress_at = clock::since_boot();
             }
             Err(FinishError::Publish(source)) => self.end(FetchError::Publish { path: path(), source }),
             Err(FinishError::Volume(source)) => self.end(FetchError::Volume { path: path(), source }),
+            Err(FinishError::Unwritten(error)) => self.unwritten(id, error).await,
+            Err(FinishError::Ownership(error)) => self.end(FetchError::Ownership(error)),
             Err(FinishError::Stopped) => {}
             Err(FinishError::Mismatch(mismatch)) => self.mismatched(id, mismatch).await,
         }
@@ -154,6 +158,19 @@ impl Pool {
         fate.serial += 1;
         let serial = fate.serial;
         if pause.is_zero() { self.retry(id, serial) } else { self.start_pause(id, serial, pause) }
+    }
+
+    /// A small file of which the disk took nothing comes again.
+    async fn unwritten(&mut self, id: FileId, error: VolumeError) {
+        let entry = self.shared.entry(id);
+        let Some(fate) = self.fates.get_mut(&id) else { return };
+        self.shared.context.progress.lost(entry.size, 0);
+        if error.code() == Code::NoSpace || fate.disk_failures.failed() >= DISK_TRIES {
+            return self.end(FetchError::Volume { path: entry.path.clone(), source: error });
+        }
+        warn!(file = %entry.path, error = in_words(&error), "the disk failed; the file comes again");
+        self.shared.put(id, Place::Empty).await;
+        self.shared.plan().restart(id, RangeSet::from(0..entry.size), None);
     }
 
     async fn mismatched(&mut self, id: FileId, mismatch: Mismatch) {

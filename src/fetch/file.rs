@@ -204,6 +204,9 @@ impl FileFetch {
     /// Hashes from disk what was received ahead of the hash, until a stop. Blocks.
     pub(crate) fn hash_from_disk(&self, stop: &CancellationToken) -> Result<(), VolumeError> {
         let _one = self.from_disk.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.hash_lags() {
+            return Ok(());
+        }
         let mut buffer = vec![0; READ_STEP];
         while !stop.is_cancelled() {
             let (mut hasher, end) = {
@@ -301,7 +304,7 @@ fn cut(partial: &Partial, found: u64) -> VolumeError {
 
 /// Hashes a sealed partial from disk, past the page cache where the system allows; nothing when
 /// a stop came first.
-fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proof, Mismatch>>, VolumeError> {
+pub(super) fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proof, Mismatch>>, VolumeError> {
     sealed.drop_pages(&(0..sealed.entry().size));
     let mut hasher = FileHasher::new(sealed.entry());
     let mut buffer = vec![0; READ_STEP];

@@ -12,6 +12,7 @@ mod intake;
 pub mod pool;
 pub mod progress;
 mod shared;
+mod small;
 mod tasks;
 
 pub use error::{FetchError, OwnershipLost};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,7 @@ use super::connection;
 use super::error::FetchError;
 use super::fates::Fate;
 use super::shared::{Context, Event, Outcome, Place, Shared, Wanted};
+use super::small::{self, Smalls};
 use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::pace::{Pace, WINDOW, Window};
@@ -41,8 +42,15 @@ pub async fn fetch(
     stop: CancellationToken,
 ) -> Result<Outcome, FetchError> {
     let (events, inbox) = mpsc::channel(EVENTS_MAX);
-    let shared = Arc::new(Shared::new(context, wanted, pace.level(), events, stop.child_token()));
-    Pool::new(shared, inbox, pace).run().await
+    let (small, small_files) = Smalls::new();
+    let shared = Arc::new(Shared::new(context, wanted, pace.level(), events, small, stop.child_token()));
+    let mut pool = Pool::new(shared, inbox, pace);
+    let small_files = Arc::new(Mutex::new(small_files));
+    for _ in 0..small::WORKERS {
+        let work = small::work(Arc::clone(&pool.shared), Arc::clone(&small_files));
+        pool.tasks.spawn_on(work, &pool.shared.context.runtime);
+    }
+    pool.run().await
 }
 
 pub(super) struct Pool {
@@ -158,6 +166,11 @@ impl Pool {
         match event {
             Event::Attempt { file, attempt } => self.attempted(file, attempt).await,
             Event::Hashed { file, result } => self.hashed(file, result).await,
+            Event::Settled { files } => {
+                for (file, result) in files {
+                    self.finished(file, result).await;
+                }
+            }
             Event::Finished { file, result } => self.finished(file, result).await,
             Event::Reset { file, result } => self.was_reset(file, result).await,
             Event::Retry { file, serial } => self.retry(file, serial),
@@ -188,6 +201,9 @@ impl Pool {
 
     async fn see_through(&mut self) {
         while !(self.connections.is_empty() && self.tasks.is_empty()) {
+            if self.connections.is_empty() {
+                self.shared.small.over.cancel();
+            }
             select! {
                 Some(_) = self.inbox.recv() => {}
                 Some(ended) = self.connections.join_next() => { unwound(ended); }
@@ -219,8 +235,6 @@ fn unwound<T>(ended: Result<T, JoinError>) -> T {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use tokio::runtime::Handle;
 
     use super::super::connection::{Attempt, AttemptError};
@@ -237,12 +251,13 @@ mod tests {
     use crate::sources::{Blame, HubSource, Problem, ReadError};
     use crate::volume::Volume;
     use crate::volume::partial::{Partial, Resumed};
+    use crate::volume::publish::Verified;
     use crate::volume::writer::WriterId;
 
     const OURS: WriterId = WriterId::new(1, 1);
 
     /// A job on a fresh volume whose Hub nobody reaches.
-    fn context(volume: &Volume, published: Arc<Mutex<Vec<String>>>) -> Context {
+    fn context(volume: &Volume, published: Arc<std::sync::Mutex<Vec<String>>>) -> Context {
         let config = HubConfig::new(Endpoint::parse("http://127.0.0.1:1").unwrap());
         let repo = Repo { kind: RepoKind::Model, id: RepoId::parse("org/model").unwrap() };
         let hub = Arc::new(HubClient::new(config).unwrap());
@@ -259,11 +274,16 @@ mod tests {
             readback: false,
             retry_for: Some(Duration::ZERO),
             may_write: Arc::new(|| Ok(())),
-            publish: Arc::new(move |verified| {
-                published.lock().unwrap().push(verified.entry().path.to_string());
-                verified.publish(&target).unwrap();
-                Ok(())
+            publish: Arc::new(move |files| {
+                let publish = |verified: Verified| {
+                    published.lock().unwrap().push(verified.entry().path.to_string());
+                    verified.publish(&target).unwrap();
+                    Ok(())
+                };
+                files.into_iter().map(publish).collect()
             }),
+            syncing: Blocking::new(Handle::current(), 2),
+            syncs: 2,
         }
     }
 
@@ -299,7 +319,8 @@ mod tests {
     fn alone(context: Context) -> (Arc<Shared>, mpsc::Receiver<Event>) {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let wanted = vec![Wanted { id: FileId(0), entry: lfs_entry("a.bin", &vec![7; 40_000]), adopted: None }];
-        (Arc::new(Shared::new(context, wanted, 1, events, CancellationToken::new())), inbox)
+        let (small, _) = Smalls::new();
+        (Arc::new(Shared::new(context, wanted, 1, events, small, CancellationToken::new())), inbox)
     }
 
     #[tokio::test]

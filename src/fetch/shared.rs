@@ -18,6 +18,7 @@ use super::connection::{Attempt, AttemptError};
 use super::error::{FetchError, FinishError, OwnershipLost, PublishError};
 use super::file::FileFetch;
 use super::progress::Progress;
+use super::small::Smalls;
 use crate::blocking::Blocking;
 use crate::core::manifest::FileEntry;
 use crate::core::plan::{FileId, Plan, Way};
@@ -31,8 +32,8 @@ use crate::volume::{ModelDir, VolumeError};
 
 /// Whether this process may still write.
 pub type MayWrite = Arc<dyn Fn() -> Result<(), OwnershipLost> + Send + Sync>;
-/// Gives a verified file its final name and remembers it. Blocks.
-pub type Publish = Arc<dyn Fn(Verified) -> Result<(), PublishError> + Send + Sync>;
+/// Gives verified files their final names and remembers them; answers for each, in their order. Blocks.
+pub type Publish = Arc<dyn Fn(Vec<Verified>) -> Vec<Result<(), PublishError>> + Send + Sync>;
 
 /// What a job fetches with.
 pub struct Context {
@@ -56,8 +57,12 @@ pub struct Context {
     pub retry_for: Option<Duration>,
     /// Asked before each claim.
     pub may_write: MayWrite,
-    /// Called with each verified file.
+    /// Called with each verified file, or a batch of small ones.
     pub publish: Publish,
+    /// For the syncs of small files: they wait for the disk together.
+    pub syncing: Blocking,
+    /// How many small files may be open to be synced.
+    pub syncs: usize,
 }
 
 /// A file to fetch, with what an earlier run left of it.
@@ -88,6 +93,7 @@ pub(super) struct Shared {
     pub(super) wake: Arc<Notify>,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) stop: CancellationToken,
+    pub(super) small: Smalls,
     plan: Mutex<Plan>,
     level: AtomicUsize,
 }
@@ -117,6 +123,8 @@ pub(super) enum Event {
     Attempt { file: FileId, attempt: Attempt },
     /// Bytes on disk were hashed.
     Hashed { file: FileId, result: Result<(), VolumeError> },
+    /// Small files were published, or not.
+    Settled { files: Vec<(FileId, Result<(), FinishError>)> },
     /// A whole file was judged, and published if it was right.
     Finished { file: FileId, result: Result<(), FinishError> },
     /// A file was made ready to start again.
@@ -131,6 +139,7 @@ impl Shared {
         wanted: Vec<Wanted>,
         level: usize,
         events: mpsc::Sender<Event>,
+        small: Smalls,
         stop: CancellationToken,
     ) -> Self {
         let mut plan = Plan::default();
@@ -158,6 +167,7 @@ impl Shared {
             wake: Arc::default(),
             events,
             stop,
+            small,
             plan: Mutex::new(plan),
             level: AtomicUsize::new(level),
         }

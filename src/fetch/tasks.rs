@@ -15,7 +15,10 @@ use super::file::{FileFetch, Judged};
 use super::pool::Pool;
 use super::shared::{Event, Place, Shared};
 use crate::core::causes::in_words;
+use crate::core::manifest::FileEntry;
 use crate::core::plan::FileId;
+use crate::core::verify::Mismatch;
+use crate::volume::publish::Sealed;
 
 impl Pool {
     /// Takes a file as far as it can go now: resets it, hashes what waits on disk, finishes it
@@ -102,14 +105,22 @@ fn finish(shared: &Shared, id: FileId, file: Option<FileFetch>) -> Result<(), Fi
         None => shared.create(id)?,
     };
     match file.finish(shared.context.readback, &shared.stop)? {
-        Judged::Right(verified) => Ok((shared.context.publish)(verified)?),
-        Judged::Wrong { mismatch, sealed } => {
-            let path = &shared.entry(id).path;
-            match sealed.quarantine(&shared.context.quarantine) {
-                Ok(kept) => warn!(file = %path, kept = %kept.path().display(), %mismatch, "wrong bytes were set aside"),
-                Err(error) => warn!(file = %path, error = in_words(&error), "wrong bytes could not be set aside"),
-            }
-            Err(FinishError::Mismatch(mismatch))
+        Judged::Right(verified) => {
+            Ok((shared.context.publish)(vec![verified]).into_iter().collect::<Result<(), _>>()?)
         }
+        Judged::Wrong { mismatch, sealed } => Err(shared.set_aside(shared.entry(id), sealed, mismatch)),
+    }
+}
+
+impl Shared {
+    /// Puts wrong bytes into quarantine. Blocks.
+    pub(super) fn set_aside(&self, entry: &FileEntry, sealed: Sealed, mismatch: Mismatch) -> FinishError {
+        match sealed.quarantine(&self.context.quarantine) {
+            Ok(kept) => {
+                warn!(file = %entry.path, kept = %kept.path().display(), %mismatch, "wrong bytes were set aside");
+            }
+            Err(error) => warn!(file = %entry.path, error = in_words(&error), "wrong bytes could not be set aside"),
+        }
+        FinishError::Mismatch(mismatch)
     }
 }

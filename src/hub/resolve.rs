@@ -149,7 +149,8 @@ impl HubClient {
             }
             check_resolver(status, headers, commit, entry, &origin)?;
             let Some(target) = target else { return Ok(Location::new(url, clock::now())) };
-            if Origin::of(&target) != origin && !leads_to_a_hub(status, headers) {
+            let elsewhere = Origin::of(&target) != origin && !leads_to_a_hub(status, headers);
+            if elsewhere || says_everything(headers) {
                 return Ok(Location::new(target, clock::now()));
             }
             url = target;
@@ -164,6 +165,12 @@ impl HubClient {
 fn leads_to_a_hub(status: StatusCode, headers: &HeaderMap) -> bool {
     let permanent = matches!(status, StatusCode::MOVED_PERMANENTLY | StatusCode::PERMANENT_REDIRECT);
     permanent && !headers.contains_key("x-repo-commit") && !headers.contains_key("x-linked-etag")
+}
+
+/// Whether a redirect says of a file what there is to say: where it leads the bytes are, on this origin too. The
+/// Hub answers so for the files that it serves itself.
+fn says_everything(headers: &HeaderMap) -> bool {
+    headers.contains_key("x-repo-commit") && headers.contains_key("x-linked-etag")
 }
 
 /// Whether the head of a resolver's answer says of a file what the listing said.

@@ -130,6 +130,11 @@ impl HubSource {
         }
     }
 
+    /// Forgets where a file lies that nobody will ask for again.
+    pub async fn done(&self, path: &RepoPath) {
+        self.locations.lock().await.remove(path);
+    }
+
     /// Asks the storage, where it leads to included.
     async fn ask(&self, location: &Location, wish: Wish<'_>, renewed: bool) -> Result<(Origin, Response), Failed> {
         let mut location = location.clone();

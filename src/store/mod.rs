@@ -117,9 +117,14 @@ impl Store {
         self.remove("forget a job", &keys::job(name))
     }
 
-    /// Remembers a verified file.
-    pub fn put_file(&self, name: &ModelName, file: &FileRecord) -> Result<(), StoreError> {
-        self.put("remember a file", &keys::file(name, &file.path), records::encode(file))
+    /// Remembers verified files. No batch of the engine's: each of those writes to the disk at once, and waits
+    /// for it.
+    pub fn put_files(&self, name: &ModelName, files: &[FileRecord]) -> Result<(), StoreError> {
+        self.engine.run("remember files", |records| {
+            files
+                .iter()
+                .try_for_each(|file| records.insert(keys::file(name, &file.path), records::encode(file)).map(drop))
+        })
     }
 
     /// The verified files of a model, by path. Each is a hint: its identity has to be compared.
@@ -146,13 +151,21 @@ impl Store {
 
     /// Adds a line to a model's history; past [`HISTORY_MAX`] lines the oldest go.
     pub fn audit(&self, name: &ModelName, entry: &AuditEntry) -> Result<(), StoreError> {
+        self.audit_all(name, std::slice::from_ref(entry))
+    }
+
+    /// As [`Self::audit`], for several lines.
+    pub fn audit_all(&self, name: &ModelName, entries: &[AuditEntry]) -> Result<(), StoreError> {
         let _numbering = self.numbering.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.run("add to a model's history", |records| {
             let last = records.scan_prefix(keys::history(name)).next_back().transpose()?;
-            let number = last.and_then(|(key, _)| keys::line_number(&key)).map_or(0, |last| last.saturating_add(1));
-            records.insert(keys::history_line(name, number), records::encode(&entry.bounded()))?;
+            let mut next = last.and_then(|(key, _)| keys::line_number(&key)).map_or(0, |last| last.saturating_add(1));
+            for entry in entries {
+                records.insert(keys::history_line(name, next), records::encode(&entry.bounded()))?;
+                next = next.saturating_add(1);
+            }
             let first = keys::history_line(name, 0);
-            let oldest_kept = keys::history_line(name, number.saturating_sub(HISTORY_MAX - 1));
+            let oldest_kept = keys::history_line(name, next.saturating_sub(HISTORY_MAX));
             for key in records.range(first..oldest_kept).keys() {
                 records.remove(key?)?;
             }

@@ -76,8 +76,8 @@ fn origin() -> Origin {
 pub(super) fn fill(store: &Store) {
     let model = name("org/name");
     store.put_job(&job("org/name")).unwrap();
-    store.put_file(&model, &file("config.json")).unwrap();
-    store.put_file(&model, &file("sub/model.safetensors")).unwrap();
+    store.put_files(&model, &[file("config.json")]).unwrap();
+    store.put_files(&model, &[file("sub/model.safetensors")]).unwrap();
     store.audit(&model, &entry("config.json")).unwrap();
     let updated_at = Timestamp::UNIX_EPOCH;
     store.put_origin(&origin(), &OriginMemory { safe_connections: 16, best_rate: 361_000_000, updated_at }).unwrap();
@@ -111,7 +111,7 @@ fn forgetting_one_model_leaves_the_others_and_its_own_history() {
     let store = open(&root.path().join("state")).store;
     fill(&store);
     let (model, other) = (name("org/name"), name("org/name-2"));
-    store.put_file(&other, &file("config.json")).unwrap();
+    store.put_files(&other, &[file("config.json")]).unwrap();
     store.forget_file(&model, &RepoPath::parse("config.json").unwrap()).unwrap();
     assert_eq!(store.files(&model).unwrap(), [file("sub/model.safetensors")]);
     store.forget_model(&model).unwrap();
@@ -317,7 +317,7 @@ pub(super) fn files_below(dir: &Path) -> Vec<PathBuf> {
 pub(super) fn make_pristine(dir: &Path) {
     let store = open(dir).store;
     for index in 0..2000 {
-        store.put_file(&name("org/name"), &file(&format!("{index:04}"))).unwrap();
+        store.put_files(&name("org/name"), &[file(&format!("{index:04}"))]).unwrap();
     }
     let mut large = job("large");
     large.error = Some(crate::core::job::JobError {

@@ -33,6 +33,7 @@ pub mod small_file;
 pub mod space;
 pub mod surface;
 mod sync;
+pub mod whole;
 pub mod writer;
 
 pub use error::VolumeError;

@@ -2,12 +2,15 @@
 //!
 //! Invariant (P1): only a [`Verified`] reaches a final name, and one is made from a [`Proof`]
 //! for that very file. Order: rename, sync the directory, drop the claims, open anew, read the
-//! identity, wait until it counts, record.
+//! identity, wait until it counts, record. Files of one batch share the sync of their directories: all are
+//! renamed, then each directory is synced once, and only then any of them has a record.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 use super::aside::Aside;
@@ -23,6 +26,7 @@ use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
 use crate::core::receipt::{FileRecord, Proved};
 use crate::core::verify::Proof;
+use crate::parallel::in_parallel;
 
 /// A partial with all its bytes, synced; nobody writes to it any more.
 #[derive(Debug)]
@@ -126,30 +130,27 @@ impl Verified {
     /// # Errors
     /// As [`Self::publish`].
     pub fn place(self, model: &ModelDir) -> std::result::Result<FileRecord, PublishError> {
-        let entry = &self.place.entry;
-        let parent = self.parent(model)?;
-        let name = entry.path.file_name();
+        let named = self.name(model, &mut Folders::default())?;
+        named.folder.sync()?;
+        Ok(named.record(model)?)
+    }
+
+    /// Moves it to its final name, which is not durable before [`records`] has been called.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub fn name(self, model: &ModelDir, folders: &mut Folders) -> std::result::Result<Named, PublishError> {
+        let folder = folders.of(model, self.entry())?;
         // Until here nothing of ours touches what was sealed, so another change time is somebody's
         // write, even with the other times put back.
         let before = self.place.dir.look(&self.place.name.partial())?;
         let touched = before.is_some_and(|stat| identity::of(&stat) != self.sealed);
-        match self.place.dir.rename_new(&self.place.name.partial(), &parent, name) {
-            Err(VolumeError::Occupied { path }) => {
-                return Err(PublishError::Occupied { path, verified: Box::new(self) });
-            }
-            other => other?,
+        let name = self.place.entry.path.file_name();
+        match self.place.dir.rename_new(&self.place.name.partial(), &folder, name) {
+            Err(VolumeError::Occupied { path }) => Err(PublishError::Occupied { path, verified: Box::new(self) }),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(Named { verified: self, folder, touched }),
         }
-        parent.sync()?;
-        self.place.dir.remove(&self.place.name.claims())?;
-        let published = model.open_published(&entry.path)?;
-        let identity = published.identity();
-        if identity.inode != self.sealed.inode {
-            return Err(VolumeError::Replaced { path: parent.shown(name) }.into());
-        }
-        // A rename leaves these two alone: somebody has written to the file since it was sealed.
-        let written = (identity.size, identity.mtime_ns) != (self.sealed.size, self.sealed.mtime_ns);
-        let identity = if touched || written { identity.distrusted() } else { identity };
-        Ok(FileRecord::new(entry.path.clone(), &self.proof, identity, self.proved))
     }
 
     /// Keeps it beside the model's files until an update swaps it in. All of it is claimed, so a
@@ -158,13 +159,73 @@ impl Verified {
         ClaimsFile::create_beside(&self.place, &RangeSet::from(0..self.place.entry.size))?;
         Ok(Staged(self))
     }
+}
 
-    fn parent(&self, model: &ModelDir) -> Result<Dir> {
-        match self.place.entry.path.ancestors().last() {
-            Some(parent) => model.root().make_folder(parent),
-            None => Ok(model.root().clone()),
+/// The folders that the files of one batch go to, each opened once.
+#[derive(Debug, Default)]
+pub struct Folders(HashMap<String, Dir>);
+
+impl Folders {
+    fn of(&mut self, model: &ModelDir, entry: &FileEntry) -> Result<Dir> {
+        let Some(parent) = entry.path.ancestors().last() else { return Ok(model.root().clone()) };
+        if let Some(known) = self.0.get(parent) {
+            return Ok(known.clone());
+        }
+        let folder = model.root().make_folder(parent)?;
+        self.0.insert(parent.to_owned(), folder.clone());
+        Ok(folder)
+    }
+}
+
+/// A file under its final name, which may be gone after a power cut.
+#[derive(Debug)]
+#[must_use = "a name that is not synced may be gone after a power cut"]
+pub struct Named {
+    verified: Verified,
+    folder: Dir,
+    /// Whether somebody changed it after it was sealed.
+    touched: bool,
+}
+
+impl Named {
+    /// Its record. The name is durable.
+    fn record(self, model: &ModelDir) -> Result<FileRecord> {
+        let Self { verified: Verified { place, sealed, proof, proved }, folder, touched } = self;
+        place.dir.remove(&place.name.claims())?;
+        let published = model.open_published(&place.entry.path)?;
+        let identity = published.identity();
+        if identity.inode != sealed.inode {
+            return Err(VolumeError::Replaced { path: folder.shown(place.entry.path.file_name()) });
+        }
+        // A rename leaves these two alone: somebody has written to the file since it was sealed.
+        let written = (identity.size, identity.mtime_ns) != (sealed.size, sealed.mtime_ns);
+        let identity = if touched || written { identity.distrusted() } else { identity };
+        Ok(FileRecord::new(place.entry.path, &proof, identity, proved))
+    }
+}
+
+/// Makes the names of a batch durable, each folder once, by so many threads; returns the record of each
+/// file in the same order. As after [`Verified::place`] their identities do not count yet.
+///
+/// A folder that could not be synced fails all files of the batch that it holds.
+pub fn records(batch: Vec<Named>, model: &ModelDir, threads: usize) -> Vec<Result<FileRecord>> {
+    let mut folders: Vec<Dir> = Vec::new();
+    for Named { folder, .. } in &batch {
+        if !folders.iter().any(|known| known.path() == folder.path()) {
+            folders.push(folder.clone());
         }
     }
+    let synced = in_parallel(threads, &folders, Dir::sync);
+    let failed: HashMap<&Path, VolumeError> =
+        folders.iter().zip(synced).filter_map(|(folder, synced)| Some((folder.path(), synced.err()?))).collect();
+    let record = |named: Named| match failed.get(named.folder.path()) {
+        Some(error) => {
+            let errno = error.errno().unwrap_or(Errno::IO);
+            Err(VolumeError::new(Step::Sync, named.folder.path(), errno))
+        }
+        None => named.record(model),
+    };
+    batch.into_iter().map(record).collect()
 }
 
 /// A verified file that waits for the update it belongs to.
@@ -184,7 +245,16 @@ impl Staged {
     pub fn place(self, model: &ModelDir) -> std::result::Result<FileRecord, PublishError> {
         self.0.place(model)
     }
+
+    /// As [`Verified::name`].
+    ///
+    /// # Errors
+    /// As [`Verified::publish`].
+    pub fn name(self, model: &ModelDir, folders: &mut Folders) -> std::result::Result<Named, PublishError> {
+        self.0.name(model, folders)
+    }
 }
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -244,6 +314,39 @@ mod tests {
         let witness = Witness { at: jiff::Timestamp::UNIX_EPOCH, program: "muster".into(), host: "here".into() };
         model.store_receipt(&Receipt::seal(&manifest, vec![record], witness).unwrap()).unwrap();
         assert_eq!(seen::take(), ["all receipt.json", "named receipt.json", "names .muster"]);
+    }
+
+    #[test]
+    fn the_names_of_a_batch_are_durable_before_any_of_it_has_a_record() {
+        let (_place, model) = model();
+        let entries = ["a", "sub/b", "sub/c", "d"].map(|path| lfs_entry(path, path.as_bytes()));
+        let batch: Vec<_> = entries.iter().map(|e| verified(&model, e, e.path.as_str().as_bytes())).collect();
+        seen::take();
+        let mut folders = Folders::default();
+        let named: Vec<_> = batch.into_iter().map(|file| file.name(&model, &mut folders).unwrap()).collect();
+        assert_eq!(seen::take(), ["named a", "names model", "named b", "named c", "named d"], "the folder is new");
+        let records = records(named, &model, 1);
+        assert_eq!(seen::take(), ["names model", "names sub"], "each folder once");
+        for (record, entry) in records.into_iter().zip(&entries) {
+            let record = record.unwrap();
+            assert!(record.proves(entry));
+            assert_eq!(model.observe(&entry.path), Observed::Present(record.identity));
+        }
+        assert!(names(&model.path().join(".muster/partial")).is_empty());
+    }
+
+    #[test]
+    fn one_of_a_batch_that_cannot_be_named_keeps_no_other_from_its_record() {
+        let (_place, model) = model();
+        let entries = ["a", "b"].map(|path| lfs_entry(path, path.as_bytes()));
+        let mut batch = entries.iter().map(|e| verified(&model, e, e.path.as_str().as_bytes()));
+        std::fs::write(model.path().join("a"), b"somebody's").unwrap();
+        let mut folders = Folders::default();
+        let refused = batch.next().unwrap().name(&model, &mut folders);
+        assert!(matches!(refused, Err(PublishError::Occupied { .. })));
+        let named = batch.next().unwrap().name(&model, &mut folders).unwrap();
+        assert!(records(vec![named], &model, 4).remove(0).unwrap().proves(&entries[1]));
+        assert_eq!(std::fs::read(model.path().join("a")).unwrap(), b"somebody's");
     }
 
     #[test]
