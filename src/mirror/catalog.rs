@@ -221,13 +221,23 @@ impl OpenFile {
     /// Fills `buf` from `offset`, if the file is still the verified one after the reading.
     pub(super) fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let count = self.file.read_at(offset, buf).map_err(io::Error::other)?;
-        // Looked at after the reading: a change before it shows, a later one does not matter.
-        let now = self.file.identity_now().map_err(io::Error::other)?;
-        if count < buf.len() || now != self.file.identity() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file changed while it was read"));
-        }
-        Ok(())
+        if count < buf.len() { Err(changed()) } else { self.check() }
     }
+
+    /// The same from memory; `None` when a disk would have to be waited for.
+    pub(super) fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Option<io::Result<()>> {
+        self.file.read_cached_at(offset, buf).then(|| self.check())
+    }
+
+    /// Called after a reading: a change before it shows, a later one does not matter.
+    fn check(&self) -> io::Result<()> {
+        let now = self.file.identity_now().map_err(io::Error::other)?;
+        if now == self.file.identity() { Ok(()) } else { Err(changed()) }
+    }
+}
+
+fn changed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the file changed while it was read")
 }
 
 fn unreadable(error: &VolumeError) -> Refusal {

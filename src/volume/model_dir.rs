@@ -5,10 +5,11 @@
 //! last and set aside first.
 
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::dir::{Dir, Walk, stat_of};
 use super::error::{Result, Step, VolumeError};
@@ -237,7 +238,8 @@ impl ModelDir {
     fn try_open(&self, path: &RepoPath) -> Result<PublishedFile> {
         let file = self.root.open_file(path.as_str())?;
         let stat = stat_of(&file).map_err(|e| VolumeError::new(Step::Look, self.path_of(path), e))?;
-        Ok(PublishedFile { file, path: self.path_of(path), identity: identity::of(&stat) })
+        let in_memory = self.kind == FsKind::Tmpfs;
+        Ok(PublishedFile { file, path: self.path_of(path), identity: identity::of(&stat), in_memory })
     }
 
     fn own_path(&self, name: &str) -> PathBuf {
@@ -281,6 +283,8 @@ pub struct PublishedFile {
     file: File,
     path: PathBuf,
     identity: Identity,
+    /// Whether reading it never waits for a device.
+    in_memory: bool,
 }
 
 impl PublishedFile {
@@ -298,6 +302,17 @@ impl PublishedFile {
     /// Reads bytes, as many as there are up to the buffer's end.
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         read_at(&self.file, offset, bytes).map_err(|e| VolumeError::new(Step::Read, &self.path, e))
+    }
+
+    /// Fills the buffer if that can be done without waiting for a disk; `false` when it cannot,
+    /// or the file ends before: [`Self::read_at`] tells which. Does not block.
+    pub fn read_cached_at(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        if self.in_memory {
+            return read_at(&self.file, offset, bytes).is_ok_and(|count| count == bytes.len());
+        }
+        let len = bytes.len();
+        let read = rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(bytes)], offset, ReadWriteFlags::NOWAIT);
+        read.is_ok_and(|count| count == len)
     }
 
     /// Gives the pages of a range back: reading 500 GB once should not cost everybody's cache.
