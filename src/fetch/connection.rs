@@ -14,6 +14,7 @@ use tokio::time::{Interval, interval};
 use super::error::OwnershipLost;
 use super::file::FileFetch;
 use super::shared::{Event, Shared};
+use super::throttle::Paced;
 use crate::blocking::Started;
 use crate::clock;
 use crate::core::pace::WINDOW;
@@ -117,10 +118,11 @@ async fn receive(
     shared: &Shared,
     assignment: &Assignment,
     index: usize,
-    mut body: Body,
+    body: Body,
     checkpoints: &mut Checkpoints<'_>,
     reached: &mut u64,
 ) -> Result<(), AttemptError> {
+    let mut body = Paced::new(body, shared.context.throttle.clone());
     let mut looks = interval(WINDOW);
     loop {
         let unwanted = |reached| index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
@@ -148,7 +150,7 @@ async fn receive(
 /// the rest may have been taken away, or there are to be fewer connections.
 async fn next(
     shared: &Shared,
-    body: &mut Body,
+    body: &mut Paced,
     looks: &mut Interval,
     unwanted: impl Fn() -> bool,
 ) -> Result<Option<(u64, Bytes)>, AttemptError> {
