@@ -114,7 +114,7 @@ impl Lines {
 fn in_one_text(rows: &DeArray<'_>) -> Result<String, &'static str> {
     const ODD: &str = "a list of something else than tables with plain texts";
     let mut texts = Vec::new();
-    for row in rows.iter() {
+    for row in rows {
         let DeValue::Table(row) = row.get_ref() else { return Err(ODD) };
         let mut words: Vec<_> = row.iter().collect();
         words.sort_by_key(|(key, _)| key.span().start);

@@ -144,7 +144,7 @@ impl Daemon {
         let hub = HubClient::new(options.hub.clone())?;
         let taken = {
             let options = options.clone();
-            blocking.run(move || take(&options, &facts, lapsed.as_ref())).await?
+            Blocking::new(Handle::current(), 1).run(move || take(&options, &facts, lapsed.as_ref())).await?
         };
         let (volume, ownership, Found { store, notices }, host) = taken;
         me.notices = notices.iter().map(ToString::to_string).collect();

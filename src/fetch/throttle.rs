@@ -50,17 +50,17 @@ impl Valve {
     /// Takes as many of `want` bytes as may pass; waits for the first of them.
     async fn pass(&self, want: u64) -> u64 {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let wait = match self.bucket().as_mut().map(|bucket| bucket.take(want, clock::since_boot())) {
+            let change = self.changed.notified();
+            tokio::pin!(change);
+            change.as_mut().enable();
+            let pause = match self.bucket().as_mut().map(|bucket| bucket.take(want, clock::since_boot())) {
                 None => return want,
                 Some(Ok(bytes)) => return bytes,
-                Some(Err(wait)) => wait,
+                Some(Err(pause)) => pause,
             };
             select! {
-                () = sleep(wait) => {}
-                () = changed => {}
+                () = sleep(pause) => {}
+                () = change => {}
             }
         }
     }
