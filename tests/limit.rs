@@ -101,7 +101,7 @@ fn a_limit_is_changed_while_bytes_come_and_shows_in_status() {
     assert_complete(&world.model("m"), &repo);
 }
 
-// class: restarts
+// class: store
 #[test]
 fn limits_outlive_the_daemon() {
     let repo = repo(4, 4 * MIB);
@@ -231,7 +231,7 @@ fn in_low_impact_what_fetches_yields_to_everybody_and_what_answers_does_not() {
         let threads = threads(owner.process.id());
         let usual = self::threads(std::process::id())[0].1;
         let data: Vec<_> = threads.iter().filter(|(name, _)| name.starts_with("muster-data")).collect();
-        assert!(data.len() > 2, "{threads:?}");
+        assert!(data.len() >= 2, "{threads:?}");
         assert!(data.iter().all(|(_, nice)| *nice == if least { 19 } else { usual }), "{threads:?}");
         let answers = |name: &str| name.starts_with("tokio-rt") || name == "muster";
         let others: Vec<_> = threads.iter().filter(|(name, _)| answers(name)).collect();
