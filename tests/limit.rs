@@ -101,7 +101,6 @@ fn a_limit_is_changed_while_bytes_come_and_shows_in_status() {
     assert_complete(&world.model("m"), &repo);
 }
 
-// class: store
 #[test]
 fn limits_outlive_the_daemon() {
     let repo = repo(4, 4 * MIB);
