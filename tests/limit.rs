@@ -78,6 +78,7 @@ fn a_limit_is_changed_while_bytes_come_and_shows_in_status() {
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
     let owner = Owner::start(&world);
+    let began = Instant::now();
     let mut pull = world.args(["pull", &repo.id, "--to", "m", "--limit", "64kB"]).spawn();
     wait_until("bytes come", LONG, || owner.api.model("m")["bytes"]["received"].as_u64().unwrap_or(0) > 0);
     let status = world.args(["status", "--json"]).run().expect_code(0).json();
@@ -91,6 +92,8 @@ fn a_limit_is_changed_while_bytes_come_and_shows_in_status() {
     assert!(out.stdout.contains("all together  32 kB/s  (muster limit)"), "{out}");
     assert!(out.stdout.contains("m  64 kB/s"), "{out}");
     assert_eq!(owner.api.model("m")["limit"]["of"], "volume");
+    let received = owner.api.model("m")["bytes"]["received"].as_u64().unwrap();
+    assert_not_sooner(began.elapsed(), received, 64e3);
     assert!(pull.is_running(), "16 MiB at 32 kB/s take eight minutes");
     world.args(["limit", "--all", "none"]).run().expect_code(0);
     let out = world.args(["limit", "m", "none"]).run().expect_code(0);
