@@ -7,12 +7,21 @@
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::civil::Weekday;
+use jiff::{Timestamp, Zoned};
 
 /// The wall clock.
 #[must_use]
 pub fn now() -> Timestamp {
     Timestamp::now()
+}
+
+/// The day of the week and the minute from midnight, where this machine is.
+#[must_use]
+pub fn time_of_week() -> (Weekday, u16) {
+    let now = Zoned::now();
+    let minute = u16::from(now.hour().unsigned_abs()) * 60 + u16::from(now.minute().unsigned_abs());
+    (now.weekday(), minute)
 }
 
 /// Time since boot, suspended time included (`CLOCK_BOOTTIME`).

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "pull",
     "status",
     "list",
@@ -20,6 +20,7 @@ const VERBS: [&str; 17] = [
     "resume",
     "cancel",
     "remove",
+    "limit",
     "mirror",
     "daemon",
     "doctor",
@@ -60,7 +61,7 @@ fn help_lists_every_verb_and_goes_to_stdout() {
     for verb in VERBS {
         assert!(out(&output).lines().any(|line| line.trim_start().starts_with(&format!("{verb} "))), "{verb}");
     }
-    for later in ["accept", "adopt", "repair", "scrub", "limit", "keygen", "sign"] {
+    for later in ["accept", "adopt", "repair", "scrub", "keygen", "sign"] {
         assert!(!out(&output).lines().any(|line| line.trim_start().starts_with(&format!("{later} "))), "{later}");
     }
     assert_eq!(err(&output), "");

@@ -55,7 +55,7 @@ fn a_name_that_nothing_has_ends_with_13_whether_or_not_somebody_owns_the_volume(
         world.args([verb, "none"]).run().expect_code(13);
     }
     let _owner = Owner::start(&world);
-    for verb in ["status", "gate", "verify", "history", "remove", "pause", "resume", "cancel"] {
+    for verb in ["status", "gate", "verify", "history", "remove", "pause", "resume", "cancel", "limit"] {
         let out = world.args([verb, "none"]).run().expect_code(13);
         assert!(out.all().contains("none"), "{verb}: {out}");
     }
@@ -70,7 +70,7 @@ fn what_needs_an_owner_of_its_own_ends_with_15_while_another_host_owns_the_volum
         let out = world.args([verb, "one"]).run().expect_code(15);
         assert!(out.stderr.contains("4242 on node-17"), "{verb}: {out}");
     }
-    for verb in ["pause", "resume", "cancel"] {
+    for verb in ["pause", "resume", "cancel", "limit"] {
         let out = world.args([verb, "one"]).run().expect_code(14);
         assert!(out.stderr.contains("4242 on node-17"), "{verb}: {out}");
     }

@@ -11,12 +11,14 @@ use reqwest::{Method, RequestBuilder};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use super::dto::{Health, History, Refusal, SeenVerdict, Submitted};
+use super::dto::{Health, History, Limiting, Refusal, SeenVerdict, Submitted};
 use super::socket::NAME;
 use crate::core::code::Code;
 use crate::core::job::{JobError, JobSpec};
+use crate::core::limit::Limit;
 use crate::core::model_name::ModelName;
 use crate::core::status::{ModelStatus, Report};
+use crate::daemon::limiting::LimitReport;
 use crate::hub::Token;
 use crate::volume::owner::{ProcessFacts, Record};
 use crate::volume::{Volume, VolumeError};
@@ -168,6 +170,21 @@ impl Client {
     /// Gives a job up. It stops in its own time.
     pub async fn cancel(&self, name: &ModelName) -> Result<ModelStatus, ClientError> {
         self.send(self.request(Method::POST, &at(name, "/cancel"))).await
+    }
+
+    /// Which limits are in force.
+    pub async fn limits(&self) -> Result<LimitReport, ClientError> {
+        self.get("v1/limits").await
+    }
+
+    /// Limits one job; nothing is what the owner's configuration says.
+    pub async fn limit(&self, name: &ModelName, limit: Option<Limit>) -> Result<ModelStatus, ClientError> {
+        self.send(self.request(Method::POST, &at(name, "/limit")).json(&Limiting { limit })).await
+    }
+
+    /// Limits all jobs together.
+    pub async fn limit_all(&self, limit: Option<Limit>) -> Result<LimitReport, ClientError> {
+        self.send(self.request(Method::POST, "v1/limits").json(&Limiting { limit })).await
     }
 
     /// Takes a model off the volume.

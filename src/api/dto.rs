@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::core::job::{JobError, JobSpec};
+use crate::core::limit::Limit;
 use crate::core::model_name::ModelName;
 use crate::core::status::SCHEMA;
 use crate::store::AuditEntry;
@@ -55,6 +56,14 @@ impl History {
     pub const fn new(id: ModelName, entries: Vec<AuditEntry>) -> Self {
         Self { schema: SCHEMA, id, entries }
     }
+}
+
+/// Body of `POST /v1/limits` and of `POST /v1/models/{id}/limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limiting {
+    /// Bytes a second as in `--limit`; null is what the configuration says.
+    pub limit: Option<Limit>,
 }
 
 /// What a gate lets the owner know, in `POST /v1/models/{id}/verdict`.

@@ -14,12 +14,14 @@ use axum::{Extension, Json, Router};
 use tracing::info;
 
 use super::answer::{ApiError, json_body};
-use super::dto::{Health, History, Removal, SeenVerdict, Submission};
+use super::dto::{Health, History, Limiting, Removal, SeenVerdict, Submission};
 use super::events;
 use super::serve::{Caller, Shared};
 use crate::core::code::Code;
+use crate::core::limit::Limit;
 use crate::core::model_name::ModelName;
 use crate::core::status::{ModelStatus, Report};
+use crate::daemon::limiting::LimitReport;
 use crate::daemon::{JobRefusal, Jobs, report};
 use crate::hub::Token;
 use crate::hub::auth::TokenPlace;
@@ -35,6 +37,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/models/{id}/pause", post(pause))
         .route("/v1/models/{id}/resume", post(resume))
         .route("/v1/models/{id}/cancel", post(cancel))
+        .route("/v1/models/{id}/limit", post(limit))
+        .route("/v1/limits", get(limits).post(limit_all))
         .route("/v1/models/{id}/remove", post(remove))
         .route("/v1/models/{id}/verdict", post(verdict))
         .route("/v1/events", get(follow))
@@ -91,6 +95,39 @@ async fn resume(served: Served, caller: Extension<Caller>, id: Path<String>) -> 
 
 async fn cancel(served: Served, caller: Extension<Caller>, id: Path<String>) -> Answer<Response> {
     act(served, caller, &id, "cancel", Jobs::cancel).await
+}
+
+async fn limits(State(shared): Served) -> Json<LimitReport> {
+    Json(shared.jobs.limits())
+}
+
+async fn limit_all(
+    State(shared): Served,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Answer<Json<LimitReport>> {
+    let Limiting { limit } = json_body(request).await?;
+    info!(%caller, limit = %shown(limit), "asked to limit all jobs together");
+    shared.ask(move |jobs| jobs.limit_volume(limit)).await;
+    Ok(Json(shared.jobs.limits()))
+}
+
+async fn limit(
+    State(shared): Served,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer<Json<ModelStatus>> {
+    let name = named(&id)?;
+    let Limiting { limit } = json_body(request).await?;
+    info!(%caller, model = %name, limit = %shown(limit), "asked to limit");
+    let asked = name.clone();
+    shared.ask(move |jobs| jobs.limit_job(&asked, limit)).await?;
+    shared.status(&name).map(Json)
+}
+
+fn shown(limit: Option<Limit>) -> String {
+    limit.map_or_else(|| "auto".to_owned(), |limit| limit.to_string())
 }
 
 /// Accepted: what runs stops in its own time.

@@ -1,6 +1,6 @@
 //! Asking the owner of a volume to do something about a model.
 //!
-//! Owns what `pause`, `resume`, `cancel` and `remove` share: which model, whether anybody can be
+//! Owns what `pause`, `resume`, `cancel` and `remove` and `limit` share: which model, whether anybody can be
 //! asked, and what is said when not.
 
 use std::time::Duration;
@@ -108,7 +108,11 @@ pub async fn own_for_a_moment(context: &Context) -> Result<Daemon, CliError> {
     candidate.own(None).await.map_err(|error| CliError::from(&error))
 }
 
-async fn find(volume: &Volume, context: &Context) -> Result<Client, CliError> {
+/// The owner of the volume, on this host and answering.
+///
+/// # Errors
+/// 14 when there is none such.
+pub async fn find(volume: &Volume, context: &Context) -> Result<Client, CliError> {
     if let Some(client) = Client::find(volume).await.map_err(|error| CliError::from(&error))? {
         return Ok(client);
     }

@@ -1,8 +1,10 @@
 //! What a verb needs to become the owner of a volume, from the settings.
 
 use crate::api::{Access, OwnError, Wish};
-use crate::config::{Environment, Settings, Size};
-use crate::daemon::Options;
+use crate::config::{Environment, LimitSettings, Setting, Settings, Size};
+use crate::core::limit::Limit;
+use crate::daemon::limiting::Given;
+use crate::daemon::{LimitPolicy, Options};
 use crate::hub::HubConfig;
 
 use super::exit::CliError;
@@ -21,7 +23,21 @@ pub fn options(settings: &Settings, foreground: bool, hub: HubConfig) -> Options
         retire_after: settings.retire_after.value,
         hub,
         offline: settings.offline.value,
+        limits: limits(settings),
+        low_impact: settings.low_impact.value,
         socket: None,
+    }
+}
+
+/// How fast bytes may come, and where that was said.
+#[must_use]
+pub fn limits(settings: &Settings) -> LimitPolicy {
+    let LimitSettings { job, volume, hours } = &settings.limits;
+    let given = |setting: &Setting<Limit>| Given { value: setting.value, from: setting.origin.to_string() };
+    LimitPolicy {
+        volume: given(volume),
+        hours: Given { value: hours.value.clone(), from: hours.origin.to_string() },
+        job: given(job),
     }
 }
 

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ui::{Ui, printable};
 use crate::core::job::JobState;
-use crate::core::status::{Bytes, Count, ModelStatus};
+use crate::core::status::{Bytes, Count, LimitOf, LimitStatus, ModelStatus};
 use crate::core::units;
 use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTER};
 
@@ -35,6 +35,7 @@ pub fn status_line(model: &ModelStatus) -> String {
     parts.extend(age.map(f64::floor).map(|seconds| {
         if moving { format!("last byte {seconds} s ago") } else { format!("no bytes for {seconds} s") }
     }));
+    parts.extend(model.limit.map(|limit| limit_text(&limit)));
     match model.connections {
         0 => {}
         1 => parts.push("1 connection".to_owned()),
@@ -167,6 +168,15 @@ fn counted(model: &ModelStatus) -> Option<(&'static str, Count)> {
     shards.or(model.files.map(|files| ("file", files)))
 }
 
+/// `limited to 200 MB/s`; that of all jobs together says so.
+fn limit_text(limit: &LimitStatus) -> String {
+    let rate = units::rate(limit.bytes_per_s as f64);
+    match limit.of {
+        LimitOf::Job => format!("limited to {rate}"),
+        LimitOf::Volume => format!("limited to {rate} with all others"),
+    }
+}
+
 /// `237.1 of 540.2 GB verified`, `262.4 received`: one unit for all of them.
 fn amounts(bytes: &Bytes) -> Vec<String> {
     if bytes.verified == bytes.total {
@@ -202,6 +212,7 @@ mod tests {
             rate_bytes_per_s: None,
             eta_s: None,
             last_byte_age_s: None,
+            limit: None,
             connections: 0,
             error: None,
         }
@@ -221,6 +232,7 @@ mod tests {
             rate_bytes_per_s: Some(361_000_000),
             eta_s: Some(770),
             last_byte_age_s: Some(0.3),
+            limit: None,
             connections: 16,
             ..unknown("kimi-k2.5-nvfp4", JobState::Fetching)
         }

@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::args::{DaemonArgs, DemoArgs, GateArgs, MirrorArgs, PullArgs, TransferArgs, Wait};
+use super::args::{DaemonArgs, DemoArgs, GateArgs, LimitArgs, MirrorArgs, PullArgs, TransferArgs, Wait};
 use super::exit::CliError;
 use super::repo_text::RepoText;
-use crate::config::{Environment, Setting, SettingOrigin, Settings};
+use crate::config::{Auto, Environment, Setting, SettingOrigin, Settings, Value};
 use crate::core::job::JobSpec;
+use crate::core::limit::Limit;
 use crate::core::manifest::ManifestId;
 use crate::core::model_name::ModelName;
 use crate::core::repo::{Repo, Revision};
@@ -78,6 +79,24 @@ pub enum Then {
     Start(Vec<OsString>),
 }
 
+/// What `muster limit` is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitRequest {
+    /// Whose limit.
+    pub scope: LimitScope,
+    /// The new one, if there is to be one; the inner nothing is what the configuration says.
+    pub change: Option<Option<Limit>>,
+}
+
+/// Whose limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitScope {
+    /// That of all jobs together.
+    All,
+    /// That of one job.
+    Model(ModelRef),
+}
+
 /// What `muster mirror` is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorRequest {
@@ -116,6 +135,7 @@ pub struct DemoRequest {
 pub fn pull(args: PullArgs, settings: Settings, here: &Path) -> Result<(PullRequest, Settings), CliError> {
     let mut settings = transfer(args.transfer, settings, here);
     settings.retry_for = settings.retry_for.overridden("--retry-for", args.retry_for);
+    settings.limits.job = settings.limits.job.overridden("--limit", args.limit);
     let RepoText { repo, revision } = RepoText::parse(&args.repo, args.repo_type)?;
     let revision = one_revision(revision, args.revision)?;
     let selection = selection(&args.files, args.include, args.exclude)?;
@@ -130,6 +150,8 @@ pub fn pull(args: PullArgs, settings: Settings, here: &Path) -> Result<(PullRequ
         revision,
         selection,
         endpoint: settings.endpoint.value.clone(),
+        // What a file says is the owner's, who reads it again.
+        limit: Some(&settings.limits.job).filter(|limit| is_asked_for(&limit.origin)).map(|limit| limit.value),
         connections: settings.connections.value.fixed().map(crate::config::Connections::get),
         reselect: args.reselect,
         update: !args.no_update,
@@ -189,6 +211,7 @@ pub fn model(text: &str, here: &Path) -> Result<ModelRef, CliError> {
 /// A usage error when the API would be open to everybody who reaches its address.
 pub fn daemon(args: DaemonArgs, settings: Settings, here: &Path) -> Result<Settings, CliError> {
     let mut settings = transfer(args.transfer, settings, here);
+    settings.limits.volume = settings.limits.volume.overridden("--volume-limit", args.volume_limit);
     let own = &mut settings.daemon;
     own.socket = own.socket.clone().overridden("--socket", args.socket.map(|path| Some(here.join(path))));
     own.api_group = own.api_group.clone().overridden("--api-group", args.api_group.map(Some));
@@ -201,6 +224,25 @@ pub fn daemon(args: DaemonArgs, settings: Settings, here: &Path) -> Result<Setti
             .hint("give the file with a bearer token by --listen-token-file, or use the unix socket alone"));
     }
     Ok(settings)
+}
+
+/// `muster limit`.
+///
+/// # Errors
+/// A usage error.
+pub fn limit(args: LimitArgs, here: &Path) -> Result<LimitRequest, CliError> {
+    let (of, rate) = match args {
+        LimitArgs { all: true, model: Some(rate), rate: None } => (None, Some(rate)),
+        LimitArgs { all: true, model: None, rate: None } => {
+            return Err(CliError::usage("--all needs a RATE: 200MB, none or auto"));
+        }
+        LimitArgs { all: true, .. } => return Err(CliError::usage("--all takes no MODEL")),
+        LimitArgs { all: false, model, rate } => (model, rate),
+    };
+    let change = rate.map(|rate| Auto::<Limit>::parse(&rate)).transpose();
+    let change = change.map_err(|error| CliError::usage(format!("RATE: {error}")))?.map(Auto::fixed);
+    let scope = of.map_or(Ok(LimitScope::All), |text| model(&text, here).map(LimitScope::Model))?;
+    Ok(LimitRequest { scope, change })
 }
 
 /// `muster mirror`.
@@ -239,8 +281,14 @@ fn transfer(args: TransferArgs, mut settings: Settings, here: &Path) -> Settings
     settings.connections = settings.connections.overridden("--connections", args.connections);
     settings.reserve = settings.reserve.overridden("--reserve", args.reserve);
     settings.readback = settings.readback.overridden("--readback", args.readback);
+    settings.low_impact = settings.low_impact.overridden("--low-impact", args.low_impact.then_some(true));
     settings.state_dir = settings.state_dir.overridden("--state-dir", path(args.state_dir));
     settings
+}
+
+/// Whether whoever gave the command said it, too.
+const fn is_asked_for(origin: &SettingOrigin) -> bool {
+    matches!(origin, SettingOrigin::Flag(_) | SettingOrigin::Env(_))
 }
 
 fn one_revision(in_repo: Option<Revision>, by_flag: Option<Revision>) -> Result<Revision, CliError> {

@@ -2,15 +2,20 @@
 
 #![allow(clippy::disallowed_methods, reason = "reads its own file, which is on no volume")]
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::environment::Environment;
 use super::{CONFIG_VARIABLE, ConfigError};
 use crate::limits;
+
+/// The key that may be a list of tables.
+const ROWS: &str = "limits.hours";
 
 /// A configuration file that was read.
 #[derive(Debug, Clone)]
@@ -97,11 +102,33 @@ impl Lines {
                 DeValue::Integer(number) => Ok(number.as_str().to_owned()),
                 DeValue::Float(number) => Ok(number.as_str().to_owned()),
                 DeValue::Boolean(yes) => Ok(yes.to_string()),
+                DeValue::Array(rows) if name == ROWS => in_one_text(rows),
                 other => Err(other.type_str()),
             };
             entries.push(Entry { key: name, line: self.at(key.span().start), value });
         }
     }
+}
+
+/// The rows of a list as `key=value key=value; key=value`, as they can be said in a variable.
+fn in_one_text(rows: &DeArray<'_>) -> Result<String, &'static str> {
+    const ODD: &str = "a list of something else than tables with plain texts";
+    let mut texts = Vec::new();
+    for row in rows {
+        let DeValue::Table(row) = row.get_ref() else { return Err(ODD) };
+        let mut words: Vec<_> = row.iter().collect();
+        words.sort_by_key(|(key, _)| key.span().start);
+        let word = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+            let DeValue::String(value) = value.get_ref() else { return Err(ODD) };
+            // White space separates words.
+            let value: String = value.split_whitespace().collect();
+            let is_word = |text: &str| !text.contains(|c: char| c.is_whitespace() || matches!(c, ';' | '='));
+            let key = key.get_ref();
+            if is_word(key) && is_word(&value) { Ok(format!("{key}={value}")) } else { Err(ODD) }
+        };
+        texts.push(words.into_iter().map(word).collect::<Result<Vec<_>, _>>()?.join(" "));
+    }
+    Ok(texts.join("; "))
 }
 
 fn search_path(environment: &Environment) -> Result<Vec<PathBuf>, ConfigError> {

@@ -18,7 +18,7 @@ use thiserror::Error;
 pub use environment::Environment;
 pub use file::{ConfigFile, load};
 pub use keys::{KEYS, Key, most_like};
-pub use settings::{DaemonSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings};
+pub use settings::{DaemonSettings, LimitSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings};
 pub use value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value, ValueError};
 
 /// The variable that names the configuration file.
@@ -225,6 +225,37 @@ mod tests {
         assert!(!read("", &both).unwrap().offline.value, "the Hub's own order: the first that is set");
         assert!(!read("", &[("HF_HUB_OFFLINE", "maybe")]).unwrap().offline.value);
         assert!(read("", &[("MUSTER_OFFLINE", "maybe")]).is_err());
+    }
+
+    #[test]
+    fn a_timetable_is_written_as_tables_or_in_one_text() {
+        let text = "[limits]\nvolume = \"1 GB\"\n[[limits.hours]]\nfrom = \"08:00\"\nto = \"20:00\"\nrate = \"500 MB\"\n\
+                    days = \"mon - fri\"\n[[limits.hours]]\nfrom = \"23:00\"\nto = \"05:00\"\nrate = \"none\"\n";
+        let settings = read(text, &[]).unwrap();
+        let hours = "from=08:00 to=20:00 rate=500000000B days=mon-fri; from=23:00 to=05:00 rate=none";
+        assert_eq!(settings.limits.hours.value.text(), hours);
+        assert_eq!(settings.limits.hours.origin.to_string(), "/etc/muster/muster.toml line 3");
+        assert_eq!(settings.limits.volume.value.text(), "1000000000B");
+        let by_variable = read(text, &[("MUSTER_LIMIT_HOURS", "from=01:00 to=02:00 rate=1MB")]).unwrap();
+        assert_eq!(by_variable.limits.hours.value.text(), "from=01:00 to=02:00 rate=1000000B");
+        for (wrong, part) in [
+            ("[[limits.hours]]\nfrom = \"08:00\"\nto = \"20:00\"\n", "rate="),
+            ("[[limits.hours]]\nfrom = \"08:00\"\nto = \"20:00\"\nrate = \"1M\"\n", "1MiB"),
+            ("[[limits.hours]]\nform = \"08:00\"\n", "form"),
+        ] {
+            let error = read(wrong, &[]).unwrap_err();
+            let cause = std::error::Error::source(&error).unwrap().to_string();
+            assert!(error.to_string().contains("limits.hours") && cause.contains(part), "{wrong}: {error}: {cause}");
+        }
+        for wrong in [
+            "limits.hours = [1]",
+            "limits.hours = [{from = 8}]",
+            "[[limits.hours]]\nfrom = \"08:00; to=\"",
+            "[[volume]]\na = \"b\"",
+        ] {
+            assert!(matches!(read(wrong, &[]), Err(ConfigError::WrongType { .. })), "{wrong}");
+        }
+        assert!(read("[limits]\nhours = []", &[]).unwrap().limits.hours.value.is_empty());
     }
 
     #[test]

@@ -11,6 +11,8 @@ use super::keys::{self, KEYS};
 use super::value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value};
 use super::{ConfigError, ValueError};
 use crate::core::endpoint::Endpoint;
+use crate::core::hours::Timetable;
+use crate::core::limit::Limit;
 use crate::core::readback::Readback;
 use crate::limits;
 
@@ -105,12 +107,27 @@ pub struct Settings {
     pub idle_timeout: Setting<Duration>,
     /// How long files of an older commit are kept.
     pub retire_after: Setting<Duration>,
+    /// Whether others on this machine come first.
+    pub low_impact: Setting<bool>,
+    /// `[limits]`.
+    pub limits: LimitSettings,
     /// `[daemon]`.
     pub daemon: DaemonSettings,
     /// `[mirror]`.
     pub mirror: MirrorSettings,
     /// `[log]`.
     pub log: LogSettings,
+}
+
+/// How fast bytes may come.
+#[derive(Debug, Clone)]
+pub struct LimitSettings {
+    /// Of a job that has none of its own.
+    pub job: Setting<Limit>,
+    /// Of all jobs of the volume together.
+    pub volume: Setting<Limit>,
+    /// Of all jobs together, in its hours.
+    pub hours: Setting<Timetable>,
 }
 
 /// The daemon's own settings.
@@ -162,6 +179,12 @@ impl Default for Settings {
             header_timeout: Setting::default_of(limits::HEADER_TIMEOUT),
             idle_timeout: Setting::default_of(limits::IDLE_TIMEOUT),
             retire_after: Setting::default_of(limits::RETIRE_AFTER),
+            low_impact: Setting::default_of(false),
+            limits: LimitSettings {
+                job: Setting::default_of(Limit::None),
+                volume: Setting::default_of(Limit::None),
+                hours: Setting::default_of(Timetable::default()),
+            },
             daemon: DaemonSettings {
                 socket: Setting::default_of(None),
                 api_group: Setting::default_of(None),

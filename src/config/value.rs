@@ -8,6 +8,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::core::endpoint::{Endpoint, EndpointError};
+use crate::core::hours::{HoursError, Timetable};
+use crate::core::limit::{Limit, LimitError};
 use crate::core::readback::{Readback, ReadbackError};
 use crate::core::units::{self, UnitError};
 use crate::limits;
@@ -40,6 +42,12 @@ pub enum ValueError {
         /// What may be given.
         words: &'static str,
     },
+    /// Bytes a second.
+    #[error("{0}")]
+    Limit(LimitError),
+    /// A timetable.
+    #[error("{0}")]
+    Hours(HoursError),
     /// An address to listen on.
     #[error("`{}` is no address with a port: write for example 127.0.0.1:8642 or [::1]:8642", .text.escape_debug())]
     Address {
@@ -195,6 +203,24 @@ impl Value for Size {
     }
 }
 
+impl Value for Limit {
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        Self::parse(text).map_err(ValueError::Limit)
+    }
+    fn show(&self) -> String {
+        self.text()
+    }
+}
+
+impl Value for Timetable {
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        Self::parse(text).map_err(ValueError::Hours)
+    }
+    fn show(&self) -> String {
+        self.text()
+    }
+}
+
 impl Value for Duration {
     fn parse(text: &str) -> Result<Self, ValueError> {
         units::parse_duration(text).map_err(ValueError::Unit)
@@ -332,6 +358,9 @@ mod tests {
         survives::<LogFormat>("json");
         survives::<bool>("ON");
         survives::<Jobs>("4");
+        survives::<Auto<Limit>>("200MB");
+        survives::<Limit>("none");
+        survives::<Timetable>("from=22:00 to=06:00 rate=none days=mon-fri");
     }
 
     #[test]

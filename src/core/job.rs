@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::code::Code;
 use super::endpoint::Endpoint;
+use super::limit::Limit;
 use super::model_name::ModelName;
 use super::repo::{CommitId, Repo, Revision};
 use super::selection::Selection;
@@ -26,6 +27,9 @@ pub struct JobSpec {
     pub endpoint: Endpoint,
     /// A pinned number of connections; unknown means adaptive.
     pub connections: Option<u16>,
+    /// How fast, where that was said; else the owner's configuration decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
     /// Whether a directory with another selection may take this one.
     #[serde(default)]
     pub reselect: bool,

@@ -88,10 +88,32 @@ pub struct ModelStatus {
     pub eta_s: Option<u64>,
     /// Seconds since the last byte came.
     pub last_byte_age_s: Option<f64>,
+    /// The limit that its bytes are under; absent when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitStatus>,
     /// Connections with a request under way.
     pub connections: u32,
     /// Why it failed or was paused.
     pub error: Option<JobError>,
+}
+
+/// What keeps a job from going faster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// Bytes a second.
+    pub bytes_per_s: u64,
+    /// Whose limit it is.
+    pub of: LimitOf,
+}
+
+/// Whose limit it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitOf {
+    /// The job's own.
+    Job,
+    /// That of all jobs of the volume together.
+    Volume,
 }
 
 /// How many of how many.

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::admit::Promises;
+use super::limiting::Limits;
 use crate::blocking::Blocking;
 use crate::clock;
 use crate::core::causes::in_words;
@@ -45,6 +46,10 @@ pub(super) struct Bench {
     pub(super) syncs: usize,
     /// Threads for them.
     pub(super) syncing: Blocking,
+    /// How fast bytes may come.
+    pub(super) limits: Limits,
+    /// Whether pages of the cache are given back at once.
+    pub(super) low_impact: bool,
     /// Room promised to jobs that run.
     pub(super) promises: Promises,
 }

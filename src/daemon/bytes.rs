@@ -57,6 +57,8 @@ impl Work {
             progress: Arc::clone(&self.live.progress),
             readback: bench.reads_back(),
             retry_for: bench.retry_for,
+            throttle: self.throttle.clone(),
+            low_impact: bench.low_impact,
             may_write: Arc::clone(&bench.may_write),
             publish,
             syncing: bench.syncing.clone(),

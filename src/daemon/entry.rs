@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::jobs::Seen;
 use super::live::Live;
 use super::resolve::Resolved;
 use crate::core::job::{Job, JobState};
 use crate::core::retry::Failures;
+use crate::fetch::Throttle;
 use crate::hub::Token;
 
 /// What a user wants of a running job.
@@ -33,10 +35,12 @@ pub(super) struct Entry {
     /// When a job that could not go on is taken up again by itself, since boot.
     pub(super) again_at: Option<Duration>,
     pub(super) failures: Failures,
+    /// What keeps it under its limits.
+    pub(super) throttle: Throttle,
 }
 
 impl Entry {
-    pub(super) fn new(job: Job, live: Arc<Live>, admitted: bool) -> Self {
+    pub(super) fn new(job: Job, live: Arc<Live>, admitted: bool, throttle: Throttle) -> Self {
         Self {
             job,
             live,
@@ -48,7 +52,13 @@ impl Entry {
             admitted,
             again_at: None,
             failures: Failures::default(),
+            throttle,
         }
+    }
+
+    /// One look at it.
+    pub(super) fn seen(&self) -> Seen {
+        Seen { job: self.job.clone(), live: Arc::clone(&self.live), throttle: self.throttle.clone() }
     }
 
     /// Whether a worker may take it now.

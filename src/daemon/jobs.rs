@@ -21,6 +21,7 @@ use super::resolve::Resolved;
 use crate::clock;
 use crate::core::job::{Job, JobError, JobSpec, JobState};
 use crate::core::model_name::ModelName;
+use crate::fetch::Throttle;
 use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
 
@@ -49,6 +50,8 @@ pub struct Seen {
     pub job: Job,
     /// Its counters.
     pub live: Arc<Live>,
+    /// Its limits.
+    pub throttle: Throttle,
 }
 
 impl Jobs {
@@ -62,7 +65,12 @@ impl Jobs {
     ///
     /// # Errors
     /// [`JobRefusal::Busy`] when something else is being pulled into the same directory.
-    pub fn submit(&self, spec: JobSpec, token: Option<Token>, resolved: Option<Resolved>) -> Result<(), JobRefusal> {
+    pub fn submit(
+        &self,
+        mut spec: JobSpec,
+        token: Option<Token>,
+        resolved: Option<Resolved>,
+    ) -> Result<(), JobRefusal> {
         let name = spec.name.clone();
         {
             let mut entries = self.entries();
@@ -73,13 +81,17 @@ impl Jobs {
                 && (entry.running.is_some() || (entry.job.state == JobState::Queued && entry.admitted))
             {
                 if same_request(&entry.job.spec, &spec) {
-                    return Ok(());
+                    drop(entries);
+                    return if spec.limit.is_some() { self.limit_job(&name, spec.limit) } else { Ok(()) };
                 }
                 let held = &entry.job.spec;
                 let (revision, selection) = (held.revision.to_string(), held.selection.to_string());
                 return Err(JobRefusal::Busy { name, revision, selection });
             }
-            let entry = Entry { token, resolved, ..Entry::new(Job::queued(spec), Arc::default(), true) };
+            // A limit stays with its job until another is asked for.
+            spec.limit = spec.limit.or_else(|| entries.get(&name)?.job.spec.limit);
+            let throttle = self.bench().limits.throttle(spec.limit);
+            let entry = Entry { token, resolved, ..Entry::new(Job::queued(spec), Arc::default(), true, throttle) };
             self.keep(&entry.job, Phase::Queued);
             entries.insert(name, entry);
         }
@@ -119,13 +131,12 @@ impl Jobs {
 
     /// All jobs.
     pub fn all(&self) -> Vec<Seen> {
-        self.entries().values().map(|entry| Seen { job: entry.job.clone(), live: Arc::clone(&entry.live) }).collect()
+        self.entries().values().map(Entry::seen).collect()
     }
 
     /// One job.
     pub fn one(&self, name: &ModelName) -> Option<Seen> {
-        let entries = self.entries();
-        entries.get(name).map(|entry| Seen { job: entry.job.clone(), live: Arc::clone(&entry.live) })
+        self.entries().get(name).map(Entry::seen)
     }
 
     /// What happens from now on.
@@ -179,7 +190,8 @@ impl Jobs {
     /// Puts a job into the table as it was found.
     pub(super) fn found(&self, job: Job, live: Live, admitted: bool) {
         let name = job.spec.name.clone();
-        let entry = Entry::new(job, Arc::new(live), admitted);
+        let throttle = self.bench().limits.throttle(job.spec.limit);
+        let entry = Entry::new(job, Arc::new(live), admitted, throttle);
         self.entries().insert(name, entry);
         self.0.wake.notify_one();
     }
@@ -242,7 +254,7 @@ impl Jobs {
         self.tell(&job.spec.name, Some(job.state), None);
     }
 
-    fn remember(&self, job: &Job) {
+    pub(super) fn remember(&self, job: &Job) {
         let kept = self.0.bench.store.put_job(job);
         let is_kept = kept.is_ok();
         self.0.bench.remembers(kept, FORGOTTEN);
@@ -252,7 +264,7 @@ impl Jobs {
     }
 
     /// Has the store flushed by a thread that may wait for the disk; one at a time.
-    fn flush_soon(&self) {
+    pub(super) fn flush_soon(&self) {
         if self.0.unflushed.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }

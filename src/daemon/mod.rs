@@ -13,6 +13,7 @@ pub mod error;
 pub mod events;
 pub mod held;
 pub mod jobs;
+pub mod limiting;
 pub mod live;
 pub mod preview;
 mod recover;
@@ -32,5 +33,6 @@ mod worker;
 
 pub use error::WorkError;
 pub use jobs::Jobs;
+pub use limiting::LimitPolicy;
 pub use refusal::JobRefusal;
 pub use run::{Daemon, Options, StartError};

@@ -69,6 +69,7 @@ fn of_manifest(volume: &Volume, name: &ModelName) -> Result<Option<Job>, VolumeE
             selection: source.selection,
             endpoint: source.endpoint,
             connections: None,
+            limit: None,
             reselect: false,
             update: false,
         };

@@ -17,8 +17,9 @@ use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
 use crate::core::selection::Selection;
 use crate::core::shards::is_shard;
-use crate::core::status::{Bytes, Count, DaemonStatus, ModelStatus, Report, SCHEMA};
+use crate::core::status::{Bytes, Count, DaemonStatus, LimitOf, LimitStatus, ModelStatus, Report, SCHEMA};
 use crate::core::units;
+use crate::fetch::Throttle;
 use crate::volume::{ModelDir, Volume, VolumeError};
 
 /// The report of a living owner.
@@ -106,7 +107,7 @@ pub fn of_directory(volume: &Volume, name: &ModelName) -> Result<Option<ModelSta
 }
 
 fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
-    let Seen { job, live } = seen;
+    let Seen { job, live, throttle } = seen;
     let glimpse = live.glimpse(now);
     let working = job.state == JobState::Queued;
     let state = glimpse.state.filter(|_| working).unwrap_or(job.state);
@@ -127,6 +128,7 @@ fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
         rate_bytes_per_s: glimpse.rate.filter(|_| active).map(units::whole),
         eta_s: glimpse.eta.filter(|_| active).map(|eta| eta.as_secs()),
         last_byte_age_s: live.progress.last_byte().map(|at| now.saturating_sub(at).as_secs_f64()),
+        limit: limit_of(throttle).filter(|_| active),
         connections: live.progress.connections(),
         error: job.error.clone(),
     }
@@ -140,6 +142,7 @@ fn settle(model: &mut ModelStatus) {
     }
     model.rate_bytes_per_s = None;
     model.eta_s = None;
+    model.limit = None;
     model.connections = 0;
     if let Some(bytes) = &mut model.bytes {
         bytes.received = bytes.durable;
@@ -164,9 +167,19 @@ fn blank(name: &ModelName, manifest: &Manifest, directory: &Path) -> ModelStatus
         rate_bytes_per_s: None,
         eta_s: None,
         last_byte_age_s: None,
+        limit: None,
         connections: 0,
         error: None::<JobError>,
     }
+}
+
+/// The lower of its two limits.
+fn limit_of(throttle: &Throttle) -> Option<LimitStatus> {
+    let (own, volume) = throttle.rates();
+    let own = own.map(|rate| (rate, LimitOf::Job));
+    let volume = volume.map(|rate| (rate, LimitOf::Volume));
+    let (rate, of) = own.into_iter().chain(volume).min_by_key(|(rate, _)| *rate)?;
+    Some(LimitStatus { bytes_per_s: rate.bytes_per_s(), of })
 }
 
 fn shown(selection: &Selection) -> Option<String> {

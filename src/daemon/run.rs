@@ -17,6 +17,7 @@ use super::admit::Promises;
 use super::bench::{Bench, blocking_threads};
 use super::descriptors::{connections_max, syncs};
 use super::jobs::Jobs;
+use super::limiting::{self, LimitPolicy, Limits};
 use super::refusal::JobRefusal;
 use super::reporter::Reporter;
 use super::supervisor::{DataPlane, Supervisor};
@@ -57,6 +58,10 @@ pub struct Options {
     pub hub: HubConfig,
     /// Whether no request may be made.
     pub offline: bool,
+    /// How fast bytes may come.
+    pub limits: LimitPolicy,
+    /// Whether others on this machine come first: their pages, their time, their disk.
+    pub low_impact: bool,
     /// Where the owner answers, if anywhere.
     pub socket: Option<String>,
 }
@@ -123,8 +128,10 @@ impl Daemon {
     /// # Errors
     /// [`StartError`]; nothing was changed but the records of owners.
     pub async fn start(options: Options, lapsed: Option<Lapsed>) -> Result<Self, StartError> {
-        let data = DataPlane::start().map_err(StartError::Threads)?;
-        let blocking = Blocking::new(Handle::current(), blocking_threads());
+        let data = DataPlane::start(options.low_impact).map_err(StartError::Threads)?;
+        // What computes and waits for the disk is no more urgent than what fetches.
+        let threads = if options.low_impact { data.handle() } else { Handle::current() };
+        let blocking = Blocking::new(threads, blocking_threads());
         let facts = ProcessFacts::read();
         let mut me = DaemonStatus {
             running: Some(true),
@@ -137,7 +144,7 @@ impl Daemon {
         let hub = HubClient::new(options.hub.clone())?;
         let taken = {
             let options = options.clone();
-            blocking.run(move || take(&options, &facts, lapsed.as_ref())).await?
+            Blocking::new(Handle::current(), 1).run(move || take(&options, &facts, lapsed.as_ref())).await?
         };
         let (volume, ownership, Found { store, notices }, host) = taken;
         me.notices = notices.iter().map(ToString::to_string).collect();
@@ -218,6 +225,7 @@ impl Daemon {
         let stop = self.supervisor.token();
         self.supervisor.spawn(scheduler::run(self.jobs.clone(), most, stop.clone()));
         self.supervisor.spawn(beat(self.jobs.clone(), Arc::clone(&self.ownership), self.lost.clone(), stop.clone()));
+        self.supervisor.spawn(limiting::keep(self.jobs.clone(), stop.clone()));
         let (jobs, ownership, me) = (self.jobs.clone(), Arc::clone(&self.ownership), self.me.clone());
         self.supervisor.spawn(Reporter { jobs, ownership, me }.keep_writing(stop.clone()));
         self.supervisor.spawn(update::keep_retired_short(self.jobs.clone(), self.retire_after, stop));
@@ -283,6 +291,7 @@ fn bench(
     hub: HubClient,
     options: &Options,
 ) -> Bench {
+    let limits = Limits::new(options.limits.clone(), store.limit().ok().flatten());
     let (permit, takes, lost) = (Arc::clone(ownership), Arc::clone(ownership), Arc::clone(ownership));
     Bench {
         volume,
@@ -307,6 +316,8 @@ fn bench(
         connections_max: connections_max(options.jobs),
         syncs: syncs(options.jobs),
         syncing: Blocking::new(Handle::current(), syncs(1)),
+        limits,
+        low_impact: options.low_impact,
         promises: Promises::default(),
     }
 }
@@ -314,6 +325,8 @@ fn bench(
 /// Shows that this owner lives.
 async fn beat(jobs: Jobs, ownership: Arc<Ownership>, lost: CancellationToken, stop: CancellationToken) {
     let mut beats = interval(HEARTBEAT);
+    // Whoever else comes first, this has to be seen in time.
+    let blocking = Blocking::new(Handle::current(), 1);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -321,7 +334,7 @@ async fn beat(jobs: Jobs, ownership: Arc<Ownership>, lost: CancellationToken, st
             () = stop.cancelled() => return,
         }
         let ownership = Arc::clone(&ownership);
-        match jobs.bench().blocking.run(move || ownership.beat(now())).await {
+        match blocking.run(move || ownership.beat(now())).await {
             Ok(()) => {}
             Err(Lost::Superseded { by }) => {
                 error!(by, "another process has taken the volume; everything stops");

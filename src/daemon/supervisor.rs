@@ -14,7 +14,10 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
+
+/// The nice value of who waits for everybody.
+const LEAST: i32 = 19;
 
 /// Tasks with one token and one end.
 #[derive(Debug, Default)]
@@ -51,20 +54,32 @@ impl Supervisor {
     }
 }
 
+/// Lets everybody else's threads go before this one, and those that it starts from now on: for the
+/// processor by its nice value, and with it for the disk. The kernel takes a thread of that value
+/// for the last of the best-effort class, unless it was given another class expressly.
+pub fn yield_to_others() {
+    if let Err(error) = rustix::process::setpriority_process(None, LEAST) {
+        debug!(%error, "the priority stays as it is");
+    }
+}
+
 /// The runtime on which connections run.
 #[derive(Debug)]
 pub struct DataPlane(Option<Runtime>);
 
 impl DataPlane {
-    /// Starts its threads, one a core.
+    /// Starts its threads, one a core; with `low_impact` everybody else's come first.
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(low_impact: bool) -> io::Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, NonZero::get).max(2);
-        let runtime =
-            Builder::new_multi_thread().worker_threads(threads).thread_name("muster-data").enable_all().build()?;
-        Ok(Self(Some(runtime)))
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(threads).thread_name("muster-data").enable_all();
+        if low_impact {
+            builder.on_thread_start(yield_to_others);
+        }
+        Ok(Self(Some(builder.build()?)))
     }
 
     /// Where to start its tasks.

@@ -44,6 +44,7 @@ impl Jobs {
             token: entry.token.clone(),
             resolved: entry.resolved.take(),
             live: Arc::clone(&entry.live),
+            throttle: entry.throttle.clone(),
             stop,
         })
     }

@@ -29,7 +29,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::receipt::{FileRecord, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
 use crate::core::units;
-use crate::fetch::{OwnershipLost, Wanted};
+use crate::fetch::{OwnershipLost, Throttle, Wanted};
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
 use crate::volume::publish::Staged;
@@ -42,6 +42,7 @@ pub(super) struct Work {
     pub(super) token: Option<Token>,
     pub(super) resolved: Option<Resolved>,
     pub(super) live: Arc<Live>,
+    pub(super) throttle: Throttle,
     pub(super) stop: CancellationToken,
 }
 

@@ -16,6 +16,7 @@ use super::file::FileFetch;
 use super::intake::{Intake, Room};
 use super::shared::{Event, Shared};
 use super::small::{self, Came};
+use super::throttle::Paced;
 use crate::blocking::Started;
 use crate::clock;
 use crate::core::pace::WINDOW;
@@ -142,11 +143,12 @@ async fn receive(
     shared: &Shared,
     assignment: &Assignment,
     index: usize,
-    mut body: Body,
+    body: Body,
     checkpoints: &mut Checkpoints<'_>,
     intake: &mut Intake<'_>,
     reached: &mut u64,
 ) -> Result<(), AttemptError> {
+    let mut body = Paced::new(body, shared.context.throttle.clone());
     let mut looks = interval(WINDOW);
     loop {
         let unwanted = |reached| index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
@@ -175,7 +177,7 @@ async fn receive(
 /// the rest may have been taken away, or there are to be fewer connections.
 pub(super) async fn next(
     shared: &Shared,
-    body: &mut Body,
+    body: &mut Paced,
     looks: &mut Interval,
     mut intake: Option<&mut Intake<'_>>,
     unwanted: impl Fn() -> bool,

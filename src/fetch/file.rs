@@ -48,6 +48,8 @@ pub(crate) struct FileFetch {
     checkpoint: Mutex<()>,
     /// Held while bytes are hashed from disk.
     from_disk: Mutex<()>,
+    /// Whether the system gets back the pages of what is durable and hashed.
+    gives_back: bool,
 }
 
 /// What a whole file turned out to be.
@@ -83,7 +85,14 @@ impl FileFetch {
             hasher: Some(FileHasher::new(partial.entry())),
             checkpoint_at: clock::since_boot(),
         };
-        Self { partial, progress, state: Mutex::new(state), checkpoint: Mutex::default(), from_disk: Mutex::default() }
+        let (checkpoint, from_disk) = (Mutex::default(), Mutex::default());
+        Self { partial, progress, state: Mutex::new(state), checkpoint, from_disk, gives_back: false }
+    }
+
+    /// The same file, which leaves nothing in the page cache that nobody needs.
+    pub(crate) const fn giving_pages_back(mut self, gives_back: bool) -> Self {
+        self.gives_back = gives_back;
+        self
     }
 
     pub(crate) fn entry(&self) -> &FileEntry {
@@ -187,6 +196,7 @@ impl FileFetch {
         state.noted.extend(&fresh);
         drop(state);
         self.progress.became_durable(fresh.len_bytes());
+        self.give_pages_back();
         Ok(fresh.len_bytes())
     }
 
@@ -223,8 +233,16 @@ impl FileFetch {
             let fed = feed(&self.partial, &mut hasher, end, &mut buffer);
             self.state().hasher = Some(hasher);
             fed?;
+            self.give_pages_back();
         }
         Ok(())
+    }
+
+    /// Gives the system back the pages of what is durable and hashed, where that was asked for.
+    fn give_pages_back(&self) {
+        let Some(hashed) = self.hashed().filter(|_| self.gives_back) else { return };
+        let durable = self.state().durable.run_end(0);
+        self.partial.drop_pages(&(0..durable.min(hashed)));
     }
 
     /// Whether every byte has been received.
@@ -237,7 +255,8 @@ impl FileFetch {
         self.count_as_lost();
         let Resumed { partial, durable } = self.partial.reopen()?;
         self.progress.found(durable.len_bytes());
-        Ok((Self::new(partial, durable.clone(), self.progress), durable))
+        let file = Self::new(partial, durable.clone(), self.progress).giving_pages_back(self.gives_back);
+        Ok((file, durable))
     }
 
     /// Removes it: none of its bytes is worth anything. Blocks.
@@ -262,7 +281,7 @@ impl FileFetch {
         if self.hash_lags() {
             return Err(FinishError::Stopped);
         }
-        let Self { partial, progress, state, .. } = self;
+        let Self { partial, progress, state, gives_back, .. } = self;
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let sealed = partial.seal()?;
         progress.became_durable(state.received.len_bytes() - state.durable.len_bytes());
@@ -271,6 +290,9 @@ impl FileFetch {
             Some(hasher) => hasher.finish(),
             None => prove(&sealed, stop)?.ok_or(FinishError::Stopped)?,
         };
+        if gives_back {
+            sealed.drop_pages(&(0..sealed.entry().size));
+        }
         match judged {
             Ok(proof) => {
                 let proved = if streamed { Proved::Stream } else { Proved::Readback };

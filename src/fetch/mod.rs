@@ -14,8 +14,10 @@ pub mod progress;
 mod shared;
 mod small;
 mod tasks;
+mod throttle;
 
 pub use error::{FetchError, OwnershipLost};
 pub use pool::fetch;
 pub use progress::Progress;
 pub use shared::{Context, MayWrite, Outcome, Publish, Wanted};
+pub use throttle::{Throttle, Valve};

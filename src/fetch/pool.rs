@@ -29,6 +29,8 @@ use crate::core::plan::FileId;
 const DRAIN_WITHIN: Duration = Duration::from_secs(15);
 /// Events that wait for the pool before those who report do.
 const EVENTS_MAX: usize = 64;
+/// One part in this many of a window that is waited for a limit says that it is the limit that holds.
+const HELD_ONE_IN: u32 = 10;
 
 /// Fetches, verifies and publishes all files. Returns when every task has ended.
 ///
@@ -43,7 +45,8 @@ pub async fn fetch(
 ) -> Result<Outcome, FetchError> {
     let (events, inbox) = mpsc::channel(EVENTS_MAX);
     let (small, small_files) = Smalls::new();
-    let shared = Arc::new(Shared::new(context, wanted, pace.level(), events, small, stop.child_token()));
+    let level = pace.level().min(context.throttle.connections());
+    let shared = Arc::new(Shared::new(context, wanted, level, events, small, stop.child_token()));
     let mut pool = Pool::new(shared, inbox, pace);
     let small_files = Arc::new(Mutex::new(small_files));
     for _ in 0..small::WORKERS {
@@ -69,6 +72,10 @@ pub(super) struct Pool {
     seats: BTreeSet<usize>,
     pace: Pace,
     window: (Duration, u64),
+    /// How long the limit had held the job up then.
+    held: Duration,
+    /// When connections were last compared.
+    looked_at: Duration,
 }
 
 impl Pool {
@@ -76,6 +83,7 @@ impl Pool {
         let fates = shared.slots.keys().map(|id| (*id, Fate::default())).collect();
         let now = clock::since_boot();
         let window = (now, shared.context.progress.wire());
+        let held = shared.context.throttle.held();
         Self {
             shared,
             tasks: JoinSet::new(),
@@ -89,6 +97,8 @@ impl Pool {
             seats: BTreeSet::new(),
             pace,
             window,
+            held,
+            looked_at: now,
         }
     }
 
@@ -148,15 +158,23 @@ impl Pool {
         let progress = &self.shared.context.progress;
         let (now, bytes) = (clock::since_boot(), progress.wire());
         let (then, before) = std::mem::replace(&mut self.window, (now, bytes));
+        let throttle = &self.shared.context.throttle;
+        let held_before = std::mem::replace(&mut self.held, throttle.held());
+        let is_held = self.held.saturating_sub(held_before) > now.saturating_sub(then) / HELD_ONE_IN;
         let window = Window {
             span: now.saturating_sub(then),
             bytes: bytes.saturating_sub(before),
             failures: std::mem::take(&mut self.failures_in_window),
-            busy: progress.connections() as usize >= self.pace.level(),
+            // At a limit more connections bring nothing.
+            busy: !is_held && progress.connections() as usize >= self.pace.level(),
         };
         if window.span >= WINDOW / 2 {
-            self.shared.plan().look(window.span);
-            self.shared.set_level(self.pace.observe(&window));
+            if !is_held {
+                // Nor does another connection for a slow one.
+                let looked_at = std::mem::replace(&mut self.looked_at, now);
+                self.shared.plan().look(now.saturating_sub(looked_at));
+            }
+            self.shared.set_level(self.pace.observe(&window).min(throttle.connections()));
             // Somebody idle may relieve somebody slow now.
             self.shared.wake.notify_waiters();
         }
@@ -273,6 +291,8 @@ mod tests {
             progress: Arc::default(),
             readback: false,
             retry_for: Some(Duration::ZERO),
+            throttle: super::super::throttle::Throttle::default(),
+            low_impact: false,
             may_write: Arc::new(|| Ok(())),
             publish: Arc::new(move |files| {
                 let publish = |verified: Verified| {

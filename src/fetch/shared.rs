@@ -19,6 +19,7 @@ use super::error::{FetchError, FinishError, OwnershipLost, PublishError};
 use super::file::FileFetch;
 use super::progress::Progress;
 use super::small::Smalls;
+use super::throttle::Throttle;
 use crate::blocking::Blocking;
 use crate::core::manifest::FileEntry;
 use crate::core::plan::{FileId, Plan, Way};
@@ -55,6 +56,10 @@ pub struct Context {
     pub readback: bool,
     /// How long an origin may be in trouble without a byte coming; none is for ever.
     pub retry_for: Option<Duration>,
+    /// How fast bytes may come.
+    pub throttle: Throttle,
+    /// Whether pages are given back as soon as they were synced and hashed.
+    pub low_impact: bool,
     /// Asked before each claim.
     pub may_write: MayWrite,
     /// Called with each verified file, or a batch of small ones.
@@ -153,7 +158,8 @@ impl Shared {
             }
             let place = match adopted {
                 Some((partial, durable)) => {
-                    Place::Open(Arc::new(FileFetch::new(partial, durable, Arc::clone(&context.progress))))
+                    let file = FileFetch::new(partial, durable, Arc::clone(&context.progress));
+                    Place::Open(Arc::new(file.giving_pages_back(context.low_impact)))
                 }
                 None => Place::Empty,
             };
@@ -211,7 +217,8 @@ impl Shared {
     /// Begins a file. Blocks.
     pub(super) fn create(&self, id: FileId) -> Result<FileFetch, VolumeError> {
         let partial = Partial::create(&self.context.model, self.entry(id), self.context.writer)?;
-        Ok(FileFetch::new(partial, RangeSet::new(), Arc::clone(&self.context.progress)))
+        let file = FileFetch::new(partial, RangeSet::new(), Arc::clone(&self.context.progress));
+        Ok(file.giving_pages_back(self.context.low_impact))
     }
 
     /// Takes a file that nobody else holds out of its place, which is busy from then on.

@@ -17,6 +17,7 @@ use super::connection::{self, AttemptError};
 use super::error::FinishError;
 use super::file;
 use super::shared::{Event, Place, Shared};
+use super::throttle::Paced;
 use crate::clock;
 use crate::core::pace::WINDOW;
 use crate::core::plan::{Assignment, FileId};
@@ -96,9 +97,10 @@ async fn gather(
     shared: &Shared,
     assignment: &Assignment,
     index: usize,
-    mut body: Body,
+    body: Body,
     bytes: &mut Vec<u8>,
 ) -> Result<(), AttemptError> {
+    let mut body = Paced::new(body, shared.context.throttle.clone());
     let mut looks = interval(WINDOW);
     loop {
         let reached = bytes.len() as u64;

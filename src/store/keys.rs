@@ -10,6 +10,7 @@
 //! | `a/` | name `\0` number, 16 hexadecimal digits | one line of a model's history |
 //! | `f/` | name `\0` path | a verified file |
 //! | `j/` | name | a job |
+//! | `l/` | | the volume's limit, asked for while an owner ran |
 //! | `o/` | origin | what was learned about a server |
 //! | `p/` | name | a model's progress |
 
@@ -65,6 +66,9 @@ pub(super) fn line_number(key: &[u8]) -> Option<u64> {
     let at = key.len().checked_sub(16)?;
     u64::from_str_radix(std::str::from_utf8(&key[at..]).ok()?, 16).ok()
 }
+
+/// The volume's limit.
+pub(super) const LIMIT: &str = "l/";
 
 /// What was learned about a server.
 pub(super) fn origin(origin: &Origin) -> String {

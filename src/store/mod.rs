@@ -29,6 +29,7 @@ use serde::de::DeserializeOwned;
 
 use crate::core::endpoint::Origin;
 use crate::core::job::Job;
+use crate::core::limit::Limit;
 use crate::core::model_name::ModelName;
 use crate::core::receipt::FileRecord;
 use crate::core::repo_path::RepoPath;
@@ -211,6 +212,19 @@ impl Store {
     /// What was learned about a server.
     pub fn origin(&self, origin: &Origin) -> Result<Option<OriginMemory>, StoreError> {
         self.get("read an origin", &keys::origin(origin))
+    }
+
+    /// Remembers the limit that was asked for the volume, or that none was.
+    pub fn put_limit(&self, limit: Option<Limit>) -> Result<(), StoreError> {
+        match limit {
+            Some(limit) => self.put("remember the volume's limit", keys::LIMIT, records::encode(&limit)),
+            None => self.remove("forget the volume's limit", keys::LIMIT),
+        }
+    }
+
+    /// The limit that was asked for the volume.
+    pub fn limit(&self) -> Result<Option<Limit>, StoreError> {
+        self.get("read the volume's limit", keys::LIMIT)
     }
 
     /// Remembers how far a model has come.

@@ -47,6 +47,7 @@ pub(super) fn job(text: &str) -> Job {
         selection: Selection::default(),
         endpoint: Endpoint::parse("https://hub.example").unwrap(),
         connections: Some(8),
+        limit: None,
         reselect: false,
         update: true,
     })

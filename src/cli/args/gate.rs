@@ -82,6 +82,9 @@ pub struct VerifyArgs {
     /// Sets bad files aside, so that the next pull fetches them again
     #[arg(long)]
     pub quarantine: bool,
+    /// Lets others on this machine go first
+    #[arg(long)]
+    pub low_impact: bool,
 }
 
 fn parse_wait(text: &str) -> Result<Wait, ValueError> {

@@ -8,6 +8,7 @@
 
 mod gate;
 mod jobs;
+mod limit;
 mod look;
 mod pull;
 mod serve;
@@ -20,6 +21,7 @@ use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Sub
 
 pub use gate::{GateArgs, VerifyArgs, Wait};
 pub use jobs::{CancelArgs, PauseArgs, RemoveArgs, ResumeArgs};
+pub use limit::LimitArgs;
 pub use look::{DoctorArgs, HistoryArgs, ListArgs, StatusArgs};
 pub use pull::{PullArgs, TransferArgs};
 pub use serve::{DaemonArgs, DemoArgs, MirrorArgs};
@@ -101,6 +103,8 @@ pub enum Verb {
     Cancel(CancelArgs),
     /// Takes a model off the volume
     Remove(RemoveArgs),
+    /// Shows and changes how fast bytes may come
+    Limit(LimitArgs),
     /// Serves the verified models of the volume as a read-only Hub
     Mirror(MirrorArgs),
     /// Owns the volume and works on jobs until it is stopped
@@ -212,7 +216,7 @@ mod tests {
 
     #[test]
     fn verbs_that_do_not_exist_yet_are_not_in_the_tree() {
-        for verb in ["accept", "adopt", "repair", "scrub", "limit", "keygen", "sign", "help"] {
+        for verb in ["accept", "adopt", "repair", "scrub", "keygen", "sign", "help"] {
             assert!(parsed(&format!("muster {verb}")).is_err(), "{verb}");
         }
     }

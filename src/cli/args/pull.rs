@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::config::{Auto, Connections, Size, Value};
 use crate::core::endpoint::Endpoint;
+use crate::core::limit::Limit;
 use crate::core::readback::Readback;
 use crate::core::repo::{RepoKind, Revision};
 use crate::core::selection::Pattern;
@@ -73,6 +74,9 @@ pub struct PullArgs {
     /// Goes on this long without any progress [default: 1h]
     #[arg(long, value_name = "DUR", env = "MUSTER_RETRY_FOR", value_parser = <Duration as Value>::parse)]
     pub retry_for: Option<Duration>,
+    /// Bytes a second at most, for example 200MB, or none
+    #[arg(long, value_name = "RATE", env = "MUSTER_LIMIT", value_parser = <Limit as Value>::parse)]
+    pub limit: Option<Limit>,
     /// How bytes are fetched.
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -99,6 +103,9 @@ pub struct TransferArgs {
     /// Directory of the working memory [default: on the volume]
     #[arg(long, value_name = "DIR", env = "MUSTER_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Lets others on this machine go first: their pages, processor time and disk
+    #[arg(long)]
+    pub low_impact: bool,
 }
 
 fn parse_kind(text: &str) -> Result<RepoKind, String> {

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::pull::TransferArgs;
 use crate::config::{Jobs, Size, Value};
+use crate::core::limit::Limit;
 
 /// `muster mirror`.
 #[derive(Debug, Args)]
@@ -40,6 +41,9 @@ pub struct DaemonArgs {
     /// Jobs worked on at a time [default: 2]
     #[arg(long, value_name = "N", env = "MUSTER_JOBS", value_parser = <Jobs as Value>::parse)]
     pub jobs: Option<Jobs>,
+    /// Bytes a second of all jobs together at most, or none
+    #[arg(long, value_name = "RATE", env = "MUSTER_VOLUME_LIMIT", value_parser = <Limit as Value>::parse)]
+    pub volume_limit: Option<Limit>,
     /// How bytes are fetched.
     #[command(flatten)]
     pub transfer: TransferArgs,

@@ -64,7 +64,7 @@ async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Fa
                 let lost = CliError::new(Code::Held, "another process has taken the volume");
                 break Err(lost.hint("muster status shows who owns it").into());
             }
-            () = hung_up(&mut hangups) => reload::reload(&settings, context),
+            () = hung_up(&mut hangups) => reload::reload(&settings, context, &daemon.jobs()),
         }
     };
     info!("stopping");

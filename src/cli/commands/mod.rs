@@ -11,6 +11,7 @@ pub mod demo;
 pub mod doctor;
 pub mod gate;
 pub mod history;
+pub mod limit;
 pub mod list;
 pub mod man;
 pub mod mirror;
@@ -42,6 +43,7 @@ pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
         Verb::Resume(args) => resume::run(args, context),
         Verb::Cancel(args) => cancel::run(args, context),
         Verb::Remove(args) => remove::run(args, context),
+        Verb::Limit(args) => limit::run(args, context),
         Verb::Mirror(args) => mirror::run(args, context),
         Verb::Daemon(args) => daemon::run(args, context),
         Verb::Doctor(args) => doctor::run(args, context),

@@ -9,6 +9,7 @@ use crate::cli::model_ref::{Located, Model, locate, subject};
 use crate::cli::ui::Ui;
 use crate::cli::{Context, resolve};
 use crate::core::manifest::Manifest;
+use crate::daemon::supervisor::yield_to_others;
 use crate::gate::check::Answer;
 use crate::gate::report::{self, Subject, VerifyReport};
 use crate::gate::verify::{OpenQuarantine, ReceiptFate, Verified, verify};
@@ -20,8 +21,12 @@ use crate::volume::{ModelDir, Volume, VolumeError};
 /// # Errors
 /// What the user is told.
 pub fn run(args: VerifyArgs, context: Context) -> Result<Exit, Failure> {
-    let VerifyArgs { model, quarantine } = args;
+    let VerifyArgs { model, quarantine, low_impact } = args;
     let Context { settings, ui, here, .. } = context;
+    if low_impact || settings.low_impact.value {
+        // The threads that hash are started by this one. Their pages are given back in any case.
+        yield_to_others();
+    }
     let reference = resolve::model(&model, &here)?;
     let (model, verified, hint) = match locate(&reference, &settings.volume, &here)? {
         Located::Here(model) => {
