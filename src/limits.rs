@@ -24,6 +24,10 @@ pub const RETIRE_AFTER: Duration = Duration::from_secs(24 * 3600);
 pub const CONNECTIONS_MAX: u16 = 256;
 /// Most connections that are used without being asked for.
 pub const CONNECTIONS_ADAPTIVE_MAX: u16 = 32;
+/// What a pull needs without a connection, in bytes.
+pub const MEMORY_BASE: u64 = 32 << 20;
+/// What each connection needs more, in bytes: buffers of the socket's library, of TLS, and tasks.
+pub const MEMORY_EACH: u64 = 1 << 20;
 /// Jobs that a daemon works on at a time; the rest is queued.
 pub const JOBS: u16 = 2;
 /// Most jobs at a time that a user may ask for.

@@ -17,45 +17,22 @@
 )]
 #![allow(unreachable_pub, reason = "`pub` says what the modules of this test offer each other")]
 
+#[path = "simulation/hub.rs"]
+mod hub;
+#[path = "simulation/judge.rs"]
+mod judge;
 #[path = "simulation/scenario.rs"]
 mod scenario;
 #[path = "simulation/world.rs"]
 mod world;
 
-use scenario::Scenario;
-use world::{Ended, run};
-
-fn number(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Err(_) => default,
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
-    }
-}
-
-/// One scenario's outcome: how much longer it took than it had to.
-struct Judged {
-    seed: u64,
-    scenario: Scenario,
-    ended: Ended,
-    ratio: f64,
-}
-
-fn judge(seed: u64) -> Judged {
-    let scenario = Scenario::drawn(seed);
-    let ended = run(&scenario, seed);
-    let ratio = ended.makespan_s / scenario.bound_s();
-    Judged { seed, scenario, ended, ratio }
-}
-
-fn at(sorted: &[Judged], share: f64) -> f64 {
-    sorted[((sorted.len() - 1) as f64 * share).round() as usize].ratio
-}
+use judge::{at, judged, number};
+use world::Broken;
 
 #[test]
 fn the_reference_job_ends_near_the_bound_whatever_the_link() {
     let (count, first) = (number("MUSTER_SIMULATIONS", 150), number("MUSTER_SIMULATION_SEED", 1));
-    let mut all: Vec<_> = (first..first + count).map(judge).collect();
-    all.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
+    let all = judged(count, first, Broken::Nothing);
     let (median, late) = (at(&all, 0.5), at(&all, 0.99));
     println!("{count} scenarios from seed {first}: makespan / bound: median {median:.3}, 99th percentile {late:.3}");
     for one in all.iter().rev().take(10) {
@@ -64,7 +41,6 @@ fn the_reference_job_ends_near_the_bound_whatever_the_link() {
     for one in &all {
         assert!(one.ended.complete, "seed {}: {}", one.seed, one.ended);
         assert!(one.ratio >= 0.999, "seed {} was faster than possible: {}", one.seed, one.ratio);
-        assert!(one.ended.resolver_requests_in_5_min <= 3000, "seed {}: {}", one.seed, one.ended);
     }
     assert!(median <= 1.03 && late <= 1.15, "median {median:.3}, 99th percentile {late:.3}");
 }
