@@ -13,6 +13,10 @@ pub const WINDOW: Duration = Duration::from_secs(1);
 const START: usize = 8;
 /// Growth of throughput that is worth more connections.
 const GAIN: f64 = 1.05;
+/// Growth from one window to the next that shows that connections are still starting.
+const STARTING: f64 = 1.1;
+/// Windows that they may take for it.
+const PATIENCE: u32 = 5;
 /// Less than this share of the throughput before a try: more connections do harm.
 const HARM: f64 = 0.9;
 /// Less than this share of the gain that as many connections could bring is weak.
@@ -62,7 +66,7 @@ enum Phase {
     /// Connections were just opened: the window that sees them start says little.
     Settling(Option<Before>),
     /// This window decides whether they stay.
-    Trying(Option<Before>),
+    Trying { before: Option<Before>, patience: u32 },
     /// Windows until the next try, and the throughput when the rest began.
     Resting { left: u32, rate: f64 },
 }
@@ -121,6 +125,7 @@ impl Pace {
         if self.pinned {
             return self.level;
         }
+        let last = self.rate;
         self.rate = window.bytes as f64 / window.span.as_secs_f64().max(0.001);
         if self.rate > self.best.0 {
             self.best = (self.rate, self.level);
@@ -128,28 +133,32 @@ impl Pace {
         if window.failures > 0 && window.failures * FAILURES_ONE_IN >= u32::try_from(self.level).unwrap_or(u32::MAX) {
             self.step_back(self.level - (self.level / 4).max(1).min(self.level - 1), self.rate);
         } else if window.busy {
-            self.judge();
+            self.judge(last);
         }
         self.level
     }
 
-    /// What a window says in which every connection had work.
-    fn judge(&mut self) {
+    /// What a window says in which every connection had work; `last` is what the one before brought.
+    fn judge(&mut self, last: f64) {
         match self.phase {
             Phase::Settling(Some(before)) if self.rate < before.rate * COLLAPSE => self.take_back(before),
-            Phase::Settling(before) => self.phase = Phase::Trying(before),
-            Phase::Trying(Some(before)) if self.rate < before.rate * HARM => self.take_back(before),
-            Phase::Trying(Some(before)) if self.rate < before.rate * GAIN => {
+            Phase::Settling(before) => self.phase = Phase::Trying { before, patience: PATIENCE },
+            // New connections start slowly: what they bring is not known before it stays the same.
+            Phase::Trying { before, patience } if patience > 0 && self.rate > last * STARTING => {
+                self.phase = Phase::Trying { before, patience: patience - 1 };
+            }
+            Phase::Trying { before: Some(before), .. } if self.rate < before.rate * HARM => self.take_back(before),
+            Phase::Trying { before: Some(before), .. } if self.rate < before.rate * GAIN => {
                 self.careful = true;
                 self.step_back(before.level, before.rate);
                 self.rest = (self.rest * 2).min(REST_MAX);
             }
-            Phase::Trying(Some(before)) if self.has_overshot(before) => {
+            Phase::Trying { before: Some(before), .. } if self.has_overshot(before) => {
                 // Somewhere between the two it may be better than at both.
                 self.phase = Phase::Settling(Some(Before { level: self.level, rate: self.rate }));
                 self.level = usize::midpoint(before.level, self.level);
             }
-            Phase::Trying(_) => {
+            Phase::Trying { .. } => {
                 self.rest = REST;
                 self.grow();
             }

@@ -129,14 +129,20 @@ impl Scenario {
     ///
     /// `max(bytes / rate, window + bytes of the files that the first window leaves / rate)`
     ///
-    /// with [`Scenario::best_rate`]. Each file takes a request of the resolver; those that the first
-    /// window of its quota has no answer for, the smallest, begin when the next one begins.
+    /// with [`Scenario::best_rate`]. Each file takes an answer of the resolver, a small one that
+    /// comes from the Hub itself another; files that the first window has no answers for, the
+    /// smallest, begin when the next one begins.
     pub fn bound_s(&self, files: &[u64], connections: usize) -> f64 {
         let rate = self.best_rate(connections);
         let mut sizes = files.to_vec();
-        sizes.sort_unstable();
-        let left = &sizes[..sizes.len().saturating_sub(self.answers_left() as usize)];
-        let later = if left.is_empty() { 0.0 } else { self.quota_resets_s + left.iter().sum::<u64>() as f64 / rate };
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let mut answers = 0;
+        let left = sizes.iter().filter(|size| {
+            answers += if **size < SMALL { 2 } else { 1 };
+            answers > self.answers_left()
+        });
+        let (count, bytes) = left.fold((0, 0.0), |(count, bytes), size| (count + 1, bytes + *size as f64));
+        let later = if count == 0 { 0.0 } else { self.quota_resets_s + bytes / rate };
         2.0 * self.round_trip_s + later.max(files.iter().sum::<u64>() as f64 / rate)
     }
 }
