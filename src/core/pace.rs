@@ -16,7 +16,7 @@ const GAIN: f64 = 1.05;
 /// Growth from one window to the next that shows that connections are still starting.
 const STARTING: f64 = 1.1;
 /// Windows that they may take for it.
-const PATIENCE: u32 = 5;
+const PATIENCE: u32 = 6;
 /// Less than this share of the throughput before a try: more connections do harm.
 const HARM: f64 = 0.9;
 /// Less than this share of the gain that as many connections could bring is weak.
@@ -53,6 +53,8 @@ pub struct Pace {
     phase: Phase,
     /// The throughput of the last window.
     rate: f64,
+    /// Windows that the first connections took until they brought all they could.
+    starts_in: u32,
     best: (f64, usize),
     /// A level that did harm, until the rest after it has ended.
     harmful: Option<usize>,
@@ -63,10 +65,8 @@ pub struct Pace {
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// Connections were just opened: the window that sees them start says little.
-    Settling(Option<Before>),
-    /// This window decides whether they stay.
-    Trying { before: Option<Before>, patience: u32 },
+    /// Connections were opened so many windows ago; what they bring decides whether they stay.
+    Trying { before: Option<Before>, windows: u32 },
     /// Windows until the next try, and the throughput when the rest began.
     Resting { left: u32, rate: f64 },
 }
@@ -87,7 +87,8 @@ impl Pace {
             level,
             max: max.max(1),
             pinned: false,
-            phase: Phase::Settling(None),
+            phase: Phase::Trying { before: None, windows: 0 },
+            starts_in: 1,
             rate: 0.0,
             best: (0.0, level),
             harmful: None,
@@ -141,11 +142,13 @@ impl Pace {
     /// What a window says in which every connection had work; `last` is what the one before brought.
     fn judge(&mut self, last: f64) {
         match self.phase {
-            Phase::Settling(Some(before)) if self.rate < before.rate * COLLAPSE => self.take_back(before),
-            Phase::Settling(before) => self.phase = Phase::Trying { before, patience: PATIENCE },
-            // New connections start slowly: what they bring is not known before it stays the same.
-            Phase::Trying { before, patience } if patience > 0 && self.rate > last * STARTING => {
-                self.phase = Phase::Trying { before, patience: patience - 1 };
+            Phase::Trying { before: Some(before), .. } if self.rate < before.rate * COLLAPSE => self.take_back(before),
+            Phase::Trying { before, windows } if !self.has_started(before, windows, last) => {
+                self.phase = Phase::Trying { before, windows: windows + 1 };
+            }
+            Phase::Trying { before: None, windows } => {
+                self.starts_in = windows.saturating_sub(1).max(1);
+                self.grow();
             }
             Phase::Trying { before: Some(before), .. } if self.rate < before.rate * HARM => self.take_back(before),
             Phase::Trying { before: Some(before), .. } if self.rate < before.rate * GAIN => {
@@ -155,8 +158,7 @@ impl Pace {
             }
             Phase::Trying { before: Some(before), .. } if self.has_overshot(before) => {
                 // Somewhere between the two it may be better than at both.
-                self.phase = Phase::Settling(Some(Before { level: self.level, rate: self.rate }));
-                self.level = usize::midpoint(before.level, self.level);
+                self.attempt(usize::midpoint(before.level, self.level));
             }
             Phase::Trying { .. } => {
                 self.rest = REST;
@@ -168,6 +170,25 @@ impl Pace {
             Phase::Resting { left, rate } if left == 0 || self.rate < rate * SUNK => self.grow(),
             Phase::Resting { left, rate } => self.phase = Phase::Resting { left: left - 1, rate: rate.max(self.rate) },
         }
+    }
+
+    /// Whether what the connections bring is known. New ones start slowly: as slowly as the first
+    /// ones did, unless they do well already.
+    fn has_started(&self, before: Option<Before>, windows: u32, last: f64) -> bool {
+        let is_growing = self.rate > last * STARTING && windows < PATIENCE;
+        let least = match before {
+            None => 1,
+            Some(before) if before.level > self.level => 1,
+            Some(before) if self.rate >= before.rate * GAIN && !self.has_overshot(before) => 1,
+            Some(_) => self.starts_in,
+        };
+        windows >= least && !is_growing
+    }
+
+    /// Tries so many connections.
+    fn attempt(&mut self, level: usize) {
+        self.phase = Phase::Trying { before: Some(Before { level: self.level, rate: self.rate }), windows: 0 };
+        self.level = level;
     }
 
     /// Whether a try brought more, but far less than its connections could.
@@ -182,8 +203,7 @@ impl Pace {
         let most = self.harmful.map_or(self.max, |harmful| usize::midpoint(self.level, harmful));
         let level = (self.level + step).min(most).min(self.max);
         if level > self.level {
-            self.phase = Phase::Settling(Some(Before { level: self.level, rate: self.rate }));
-            self.level = level;
+            self.attempt(level);
         } else {
             // What did harm once is tried again after the longest rest.
             let left = if self.harmful.take().is_some() { REST_MAX } else { self.rest };
