@@ -26,11 +26,11 @@ pub const WINDOW_MAX: Duration = Duration::from_secs(600);
 const REOPEN_SPREAD: Duration = Duration::from_secs(1);
 /// How far two answers about one window may differ in when it ends.
 const ROUNDING: Duration = Duration::from_secs(2);
-/// The share of a quota, as one part in this many, that is spread over the rest of its window. A small
-/// one: what is left is known and reserved, and a job that could end with it must not be slowed down.
-const SPREAD_ONE_IN: u64 = 100;
-/// Requests left at which spreading starts when the server does not say its quota.
+/// Requests left at which spreading starts: few, for what is left is known and reserved, and a job
+/// that could end with it is not to be slowed down.
 const SPREAD_BELOW: u64 = 10;
+/// The share of a small quota, as one part in this many, at which it starts.
+const SPREAD_ONE_IN: u64 = 10;
 
 /// What a server says about its limits in one answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Budget {
 
     fn learn(&mut self, traffic: Traffic, left: u64, resets: Duration, quota: Option<u64>, now: Duration) {
         let slot = &mut self.windows[traffic as usize];
-        let spread_below = quota.map_or(SPREAD_BELOW, |quota| quota / SPREAD_ONE_IN);
+        let spread_below = quota.map_or(SPREAD_BELOW, |quota| (quota / SPREAD_ONE_IN).min(SPREAD_BELOW));
         // Within one window an answer may not know yet of requests admitted since: the smaller
         // number counts. The server's seconds are rounded, hence the tolerance. A window that
         // ends at another time is another window, and the latest word about it counts.

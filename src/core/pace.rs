@@ -21,7 +21,11 @@ const PATIENCE: u32 = 6;
 const HARM: f64 = 0.9;
 /// Less than this share of the gain that as many connections could bring is weak.
 const WEAK: f64 = 0.5;
-/// Less than this share needs no second look.
+/// This share of it needs no second look.
+const CLEAR: f64 = 0.8;
+/// Windows that decide about a try that is not clear.
+const LOOKS: u32 = 3;
+/// Less than this share of the throughput before a try is a collapse.
 const COLLAPSE: f64 = 0.5;
 /// Less than this share of the throughput at the beginning of a rest ends it: more may help.
 const SUNK: f64 = 0.85;
@@ -53,6 +57,8 @@ pub struct Pace {
     phase: Phase,
     /// The throughput of the last window.
     rate: f64,
+    /// The throughput of the last few.
+    recent: f64,
     /// Windows that the first connections took until they brought all they could.
     starts_in: u32,
     best: (f64, usize),
@@ -65,10 +71,17 @@ pub struct Pace {
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// Connections were opened so many windows ago; what they bring decides whether they stay.
-    Trying { before: Option<Before>, windows: u32 },
-    /// Windows until the next try, and the throughput when the rest began.
-    Resting { left: u32, rate: f64 },
+    /// There were other connections so many windows ago; what they bring decides whether they stay.
+    Trying { before: Option<Before>, windows: u32, mean: Mean },
+    /// Windows until the next try, and what those since the last one brought.
+    Resting { left: u32, mean: Mean },
+}
+
+/// The mean throughput of some windows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mean {
+    sum: f64,
+    windows: u32,
 }
 
 /// What there was before a try.
@@ -87,7 +100,8 @@ impl Pace {
             level,
             max: max.max(1),
             pinned: false,
-            phase: Phase::Trying { before: None, windows: 0 },
+            phase: Phase::Trying { before: None, windows: 0, mean: Mean::default() },
+            recent: 0.0,
             starts_in: 1,
             rate: 0.0,
             best: (0.0, level),
@@ -128,11 +142,12 @@ impl Pace {
         }
         let last = self.rate;
         self.rate = window.bytes as f64 / window.span.as_secs_f64().max(0.001);
-        if self.rate > self.best.0 {
-            self.best = (self.rate, self.level);
+        self.recent = f64::midpoint(self.recent, self.rate);
+        if self.recent > self.best.0 {
+            self.best = (self.recent, self.level);
         }
         if window.failures > 0 && window.failures * FAILURES_ONE_IN >= u32::try_from(self.level).unwrap_or(u32::MAX) {
-            self.step_back(self.level - (self.level / 4).max(1).min(self.level - 1), self.rate);
+            self.step_back(self.level - (self.level / 4).max(1).min(self.level - 1));
         } else if window.busy {
             self.judge(last);
         }
@@ -142,33 +157,54 @@ impl Pace {
     /// What a window says in which every connection had work; `last` is what the one before brought.
     fn judge(&mut self, last: f64) {
         match self.phase {
-            Phase::Trying { before: Some(before), .. } if self.rate < before.rate * COLLAPSE => self.take_back(before),
-            Phase::Trying { before, windows } if !self.has_started(before, windows, last) => {
-                self.phase = Phase::Trying { before, windows: windows + 1 };
+            Phase::Trying { before, windows, mean } => self.judge_try(before, windows, mean, last),
+            Phase::Resting { left, mut mean } => {
+                mean.add(self.rate);
+                if self.level > self.best.1 && self.recent < self.best.0 * COLLAPSE {
+                    self.step_back(self.best.1);
+                } else if left == 0 {
+                    self.grow(mean.rate());
+                } else if self.recent < mean.rate() * SUNK {
+                    self.grow(self.recent);
+                } else {
+                    self.phase = Phase::Resting { left: left - 1, mean };
+                }
             }
-            Phase::Trying { before: None, windows } => {
+        }
+    }
+
+    fn judge_try(&mut self, before: Option<Before>, windows: u32, mut mean: Mean, last: f64) {
+        if before.is_some_and(|before| self.has_collapsed(before)) {
+            return self.take_back(before);
+        }
+        let has_started = self.has_started(before, windows, last);
+        if has_started {
+            mean.add(self.rate);
+        }
+        let Some(before) = before else {
+            if has_started {
                 self.starts_in = windows.saturating_sub(1).max(1);
-                self.grow();
+                return self.grow(mean.rate());
             }
-            Phase::Trying { before: Some(before), .. } if self.rate < before.rate * HARM => self.take_back(before),
-            Phase::Trying { before: Some(before), .. } if self.rate < before.rate * GAIN => {
-                self.careful = true;
-                self.step_back(before.level, before.rate);
-                self.rest = (self.rest * 2).min(REST_MAX);
-            }
-            Phase::Trying { before: Some(before), .. } if self.has_overshot(before) => {
-                // Somewhere between the two it may be better than at both.
-                self.attempt(usize::midpoint(before.level, self.level));
-            }
-            Phase::Trying { .. } => {
-                self.rest = REST;
-                self.grow();
-            }
-            Phase::Resting { .. } if self.level > self.best.1 && self.rate < self.best.0 * COLLAPSE => {
-                self.step_back(self.best.1, self.rate);
-            }
-            Phase::Resting { left, rate } if left == 0 || self.rate < rate * SUNK => self.grow(),
-            Phase::Resting { left, rate } => self.phase = Phase::Resting { left: left - 1, rate: rate.max(self.rate) },
+            self.phase = Phase::Trying { before: None, windows: windows + 1, mean };
+            return;
+        };
+        let (gain, hoped) = (mean.rate() / before.rate, self.level as f64 / before.level as f64);
+        let is_clear = hoped > 1.0 && gain >= 1.0 + (hoped - 1.0) * CLEAR;
+        if !has_started || (!is_clear && mean.windows < LOOKS) {
+            self.phase = Phase::Trying { before: Some(before), windows: windows + 1, mean };
+        } else if gain < HARM {
+            self.take_back(Some(before));
+        } else if gain < GAIN {
+            self.careful = true;
+            self.step_back(before.level);
+            self.rest = (self.rest * 2).min(REST_MAX);
+        } else if self.level > before.level + 1 && gain < 1.0 + (hoped - 1.0) * WEAK {
+            // It brought more, but far less than it could: between the two it may be better than at both.
+            self.attempt(usize::midpoint(before.level, self.level), mean.rate());
+        } else {
+            self.rest = REST;
+            self.grow(mean.rate());
         }
     }
 
@@ -176,52 +212,63 @@ impl Pace {
     /// ones did, unless they do well already.
     fn has_started(&self, before: Option<Before>, windows: u32, last: f64) -> bool {
         let is_growing = self.rate > last * STARTING && windows < PATIENCE;
-        let least = match before {
-            None => 1,
-            Some(before) if before.level > self.level => 1,
-            Some(before) if self.rate >= before.rate * GAIN && !self.has_overshot(before) => 1,
-            Some(_) => self.starts_in,
-        };
+        let least = before.map_or(1, |before| {
+            let hoped = self.level as f64 / before.level as f64;
+            let does_well = self.rate >= before.rate * (1.0 + (hoped - 1.0) * CLEAR);
+            if hoped < 1.0 || does_well { 1 } else { self.starts_in }
+        });
         windows >= least && !is_growing
     }
 
-    /// Tries so many connections.
-    fn attempt(&mut self, level: usize) {
-        self.phase = Phase::Trying { before: Some(Before { level: self.level, rate: self.rate }), windows: 0 };
+    /// Whether a try does such harm that it needs no second look.
+    fn has_collapsed(&self, before: Before) -> bool {
+        self.rate < before.rate * COLLAPSE * COLLAPSE || self.recent < before.rate * COLLAPSE
+    }
+
+    /// Tries so many connections where the present ones bring `rate`.
+    fn attempt(&mut self, level: usize, rate: f64) {
+        let before = Before { level: self.level, rate };
+        self.phase = Phase::Trying { before: Some(before), windows: 0, mean: Mean::default() };
         self.level = level;
     }
 
-    /// Whether a try brought more, but far less than its connections could.
-    fn has_overshot(&self, before: Before) -> bool {
-        let hoped = self.level as f64 / before.level as f64;
-        self.level > before.level + 1 && self.rate < before.rate * (1.0 + (hoped - 1.0) * WEAK)
-    }
-
     /// Tries more connections, where that is not known to do harm.
-    fn grow(&mut self) {
+    fn grow(&mut self, rate: f64) {
         let step = if self.careful { (self.level / 4).max(1) } else { self.level };
         let most = self.harmful.map_or(self.max, |harmful| usize::midpoint(self.level, harmful));
         let level = (self.level + step).min(most).min(self.max);
         if level > self.level {
-            self.attempt(level);
+            self.attempt(level, rate);
         } else {
             // What did harm once is tried again after the longest rest.
             let left = if self.harmful.take().is_some() { REST_MAX } else { self.rest };
-            self.phase = Phase::Resting { left, rate: self.rate };
+            self.phase = Phase::Resting { left, mean: Mean::default() };
         }
     }
 
-    fn take_back(&mut self, before: Before) {
+    fn take_back(&mut self, before: Option<Before>) {
+        let Some(before) = before else { return };
         self.careful = true;
         if self.level > before.level {
             self.harmful = Some(self.level);
         }
-        self.step_back(before.level, before.rate);
+        self.step_back(before.level);
     }
 
-    fn step_back(&mut self, level: usize, rate: f64) {
+    fn step_back(&mut self, level: usize) {
         self.level = level.max(1);
-        self.phase = Phase::Resting { left: self.rest, rate };
+        self.phase = Phase::Resting { left: self.rest, mean: Mean::default() };
+    }
+}
+
+impl Mean {
+    fn add(&mut self, rate: f64) {
+        self.sum += rate;
+        self.windows += 1;
+    }
+
+    fn rate(self) -> f64 {
+        self.sum / f64::from(self.windows.max(1))
     }
 }
 
