@@ -148,7 +148,8 @@ impl Pace {
         }
         if window.failures > 0 && window.failures * FAILURES_ONE_IN >= u32::try_from(self.level).unwrap_or(u32::MAX) {
             self.step_back(self.level - (self.level / 4).max(1).min(self.level - 1));
-        } else if window.busy {
+        } else if window.busy && window.bytes > 0 {
+            // One that brought nothing says nothing about how many.
             self.judge(last);
         }
         self.level
