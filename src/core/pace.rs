@@ -25,15 +25,25 @@ const WEAK: f64 = 0.5;
 const CLEAR: f64 = 0.8;
 /// Windows that decide about a try that is not clear.
 const LOOKS: u32 = 3;
-/// Less than this share of the throughput before a try is a collapse.
+/// Less than this share of it in one window, or than this in a few, neither: what new connections do
+/// not bring yet is no excuse for what the others lost.
+const CRASH: f64 = 0.25;
+const FALL: f64 = 0.75;
+/// More connections than carried most, and less than this share of it: a collapse.
 const COLLAPSE: f64 = 0.5;
 /// Less than this share of the throughput at the beginning of a rest ends it: more may help.
 const SUNK: f64 = 0.85;
+/// More than this share of it does so too.
+const RISEN: f64 = 1.25;
 /// One connection in this many that fails in a window is no sign of too many.
-const FAILURES_ONE_IN: u32 = 4;
+const FAILURES_ONE_IN: usize = 4;
+/// Nor are fewer than this, unless all of them fail.
+const FAILURES_MIN: usize = 3;
 /// Windows without a try after one that brought nothing; doubled after each.
 const REST: u32 = 10;
 const REST_MAX: u32 = 320;
+/// Windows until what did harm is tried again.
+const HARMLESS_AFTER: u32 = 120;
 
 /// What one window of time brought.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +54,7 @@ pub struct Window {
     pub bytes: u64,
     /// Connections that failed in it, throttled ones included.
     pub failures: u32,
-    /// Whether every allowed connection had work.
+    /// Whether every allowed connection had work, and none waited for leave to ask for it.
     pub busy: bool,
 }
 
@@ -146,7 +156,8 @@ impl Pace {
         if self.recent > self.best.0 {
             self.best = (self.recent, self.level);
         }
-        if window.failures > 0 && window.failures * FAILURES_ONE_IN >= u32::try_from(self.level).unwrap_or(u32::MAX) {
+        if self.is_overload(window.failures) {
+            self.rest = REST;
             self.step_back(self.level - (self.level / 4).max(1).min(self.level - 1));
         } else if window.busy && window.bytes > 0 {
             // One that brought nothing says nothing about how many.
@@ -155,17 +166,29 @@ impl Pace {
         self.level
     }
 
+    /// Whether so many failures in one window are more than what happens to single connections.
+    fn is_overload(&self, failures: u32) -> bool {
+        let failures = failures as usize;
+        failures >= self.level || (failures >= FAILURES_MIN && failures * FAILURES_ONE_IN >= self.level)
+    }
+
     /// What a window says in which every connection had work; `last` is what the one before brought.
     fn judge(&mut self, last: f64) {
         match self.phase {
             Phase::Trying { before, windows, mean } => self.judge_try(before, windows, mean, last),
             Phase::Resting { left, mut mean } => {
+                if mean.windows == 0 {
+                    // What it was at another level says nothing.
+                    self.recent = self.rate;
+                }
                 mean.add(self.rate);
                 if self.level > self.best.1 && self.recent < self.best.0 * COLLAPSE {
                     self.step_back(self.best.1);
                 } else if left == 0 {
                     self.grow(mean.rate());
-                } else if self.recent < mean.rate() * SUNK {
+                } else if mean.windows > LOOKS && self.has_changed(mean.rate()) {
+                    self.rest = REST;
+                    self.careful &= self.recent < mean.rate();
                     self.grow(self.recent);
                 } else {
                     self.phase = Phase::Resting { left: left - 1, mean };
@@ -223,7 +246,12 @@ impl Pace {
 
     /// Whether a try does such harm that it needs no second look.
     fn has_collapsed(&self, before: Before) -> bool {
-        self.rate < before.rate * COLLAPSE * COLLAPSE || self.recent < before.rate * COLLAPSE
+        self.rate < before.rate * CRASH || self.recent < before.rate * FALL
+    }
+
+    /// Whether the throughput is no longer what it was: then the same number may bring more or less.
+    fn has_changed(&self, rate: f64) -> bool {
+        self.recent < rate * SUNK || self.recent > rate * RISEN
     }
 
     /// Tries so many connections where the present ones bring `rate`.
@@ -241,8 +269,8 @@ impl Pace {
         if level > self.level {
             self.attempt(level, rate);
         } else {
-            // What did harm once is tried again after the longest rest.
-            let left = if self.harmful.take().is_some() { REST_MAX } else { self.rest };
+            // What did harm once is tried again after a long rest.
+            let left = if self.harmful.take().is_some() { HARMLESS_AFTER } else { self.rest };
             self.phase = Phase::Resting { left, mean: Mean::default() };
         }
     }
@@ -284,7 +312,7 @@ mod tests {
         fn the_number_of_connections_stays_within_its_bounds_whatever_comes(
             max in 0usize..300,
             remembered in prop::option::of(0usize..1000),
-            windows in prop::collection::vec((0u64..20_000, any::<u64>(), 0u32..3, any::<bool>()), 0..200),
+            windows in prop::collection::vec((0u64..20_000, any::<u64>(), 0u32..9, any::<bool>()), 0..200),
         ) {
             let (mut pace, mut pinned) = (Pace::adaptive(max, remembered), Pace::pinned(max));
             for (millis, bytes, failures, busy) in windows {
@@ -294,7 +322,7 @@ mod tests {
                 prop_assert!((1..=max.max(1)).contains(&level) && level == pace.level());
                 prop_assert!((1..=max.max(1)).contains(&pace.safe_level()));
                 prop_assert!(level <= before.max(pace.best.1) * 2, "it doubles at most");
-                let many = failures > 0 && (failures * FAILURES_ONE_IN) as usize >= before;
+                let many = failures as usize >= before.max(FAILURES_MIN);
                 prop_assert!(!many || before == 1 || level < before, "it yields to failures");
                 prop_assert!(busy || level <= before, "nobody grows without work");
                 prop_assert_eq!(pinned.observe(&window), max.max(1));
