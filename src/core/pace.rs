@@ -14,7 +14,7 @@ const START: usize = 8;
 /// Growth of throughput that is worth more connections.
 const GAIN: f64 = 1.05;
 /// Growth from one window to the next that shows that connections are still starting.
-const STARTING: f64 = 1.1;
+const STARTING: f64 = 1.25;
 /// Windows that they may take for it.
 const PATIENCE: u32 = 6;
 /// Less than this share of the throughput before a try: more connections do harm.

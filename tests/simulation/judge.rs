@@ -23,7 +23,15 @@ pub fn judge(seed: u64, scenario: Scenario, broken: Broken) -> Judged {
 
 /// `count` scenarios from seed `first` on, by ratio.
 pub fn judged(count: u64, first: u64, broken: Broken) -> Vec<Judged> {
-    let mut all: Vec<_> = (first..first + count).map(|seed| judge(seed, Scenario::drawn(seed), broken)).collect();
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) as u64;
+    let share = |thread| {
+        let seeds = (first..first + count).skip(thread as usize).step_by(threads as usize);
+        seeds.map(|seed| judge(seed, Scenario::drawn(seed), broken)).collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || share(thread))).collect();
+        running.into_iter().flat_map(|running| running.join().unwrap()).collect()
+    });
     all.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
     all
 }
