@@ -150,7 +150,7 @@ mod tests {
     fn when_nobody_is_fast_any_more_nobody_is_slow() {
         let mut usual = Usual::default();
         usual.look([90.0, 90.0].into_iter());
-        let stalled = going(0, 3);
+        let stalled = going(0, 6);
         for look in 1..=30 {
             assert_eq!(usual.slow(&stalled, 1).is_some(), look <= 16, "look {look}");
             usual.look([0.0, 0.0].into_iter());

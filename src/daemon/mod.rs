@@ -6,14 +6,15 @@
 
 mod admit;
 mod bench;
+pub mod bounds;
 mod bytes;
-pub mod descriptors;
 mod entry;
 pub mod error;
 pub mod events;
 pub mod held;
 pub mod jobs;
 pub mod live;
+pub mod memory;
 pub mod preview;
 mod recover;
 pub mod refusal;

@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 
 use super::admit::Promises;
 use super::bench::{Bench, blocking_threads};
-use super::descriptors::connections_max;
+use super::bounds::connections_max;
 use super::jobs::Jobs;
 use super::refusal::JobRefusal;
 use super::reporter::Reporter;

@@ -144,7 +144,7 @@ impl Pool {
             span: now.saturating_sub(then),
             bytes: bytes.saturating_sub(before),
             failures: std::mem::take(&mut self.failures_in_window),
-            busy: progress.connections() as usize >= self.pace.level(),
+            busy: progress.connections() as usize >= self.pace.level() && !self.shared.context.source.is_held_up(),
         };
         if window.span >= WINDOW / 2 {
             self.shared.plan().look(window.span);

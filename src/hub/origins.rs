@@ -4,6 +4,7 @@
 //! alike, and does the waiting that a budget asks for. Knows nothing about single requests.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -22,6 +23,23 @@ const ORIGINS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Origins {
     budgets: Mutex<HashMap<Origin, Budget>>,
+    waiting: AtomicUsize,
+}
+
+/// Counts one that waits, for as long as it is held.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn counted(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Origins {
@@ -30,8 +48,14 @@ impl Origins {
         let random = fastrand::f64();
         while let Some(wait) = self.try_admit(origin, traffic, clock::since_boot(), random) {
             tracing::debug!(%origin, ?traffic, wait_ms = wait.as_millis(), "waiting for the server's limits");
+            let _counted = Waiting::counted(&self.waiting);
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Whether a request waits for the limits of its server.
+    pub fn holds_up(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
     }
 
     /// Learns from an answer of `origin`; returns the wait that the server asks for.
