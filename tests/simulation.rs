@@ -53,7 +53,11 @@ fn the_reference_job_never_uses_up_the_anonymous_quota_of_the_hub() {
     for seed in 1..=10 {
         // A day of 100 Mbit/s takes every location anew each hour.
         let slow = Scenario { link: 12.5e6, ..calm() };
-        let scenario = if seed % 2 == 0 { Scenario { quota: ANONYMOUS_QUOTA, quota_used: 0.0, ..Scenario::drawn(seed) } } else { slow };
+        let scenario = if seed % 2 == 0 {
+            Scenario { quota: ANONYMOUS_QUOTA, quota_used: 0.0, ..Scenario::drawn(seed) }
+        } else {
+            slow
+        };
         let ended = judge(seed, scenario, Broken::Nothing).ended;
         println!("{ended}");
         assert!(ended.complete && ended.refused == 0, "{ended}");

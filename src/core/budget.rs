@@ -110,7 +110,7 @@ impl Budget {
             if now < window.next {
                 return Err(window.next);
             }
-            let rest = window.resets - now;
+            let rest = window.resets.saturating_sub(now);
             window.next = now + rest / u32::try_from(window.left).unwrap_or(u32::MAX).max(1);
         }
         window.left -= 1;
@@ -185,7 +185,7 @@ mod tests {
                 while let Err(again) = budget.admit(kind, at, random) {
                     prop_assert!(again > at, "a wait is a wait");
                     at = again;
-                    prop_assert!(at - now <= S * 1500, "nobody waits for ever");
+                    prop_assert!(at.saturating_sub(now) <= S * 1500, "nobody waits for ever");
                 }
             }
             prop_assert!(budget.is_idle(now + S * 1500));
@@ -214,7 +214,8 @@ mod tests {
     fn refusals_without_a_wish_back_off_further_each_time() {
         let now = S * 1_000_000;
         let mut budget = Budget::default();
-        let wait = |budget: &mut Budget, at: Duration| budget.admit(Traffic::Data, at, 0.0).unwrap_err() - at;
+        let wait =
+            |budget: &mut Budget, at: Duration| budget.admit(Traffic::Data, at, 0.0).unwrap_err().saturating_sub(at);
         budget.observe(Traffic::Data, 429, Limits::default(), now);
         let first = wait(&mut budget, now);
         budget.observe(Traffic::Data, 429, Limits::default(), now);
@@ -270,7 +271,7 @@ mod tests {
         let mut admitted = Vec::new();
         for _ in 0..100 {
             match budget.admit(Traffic::Resolve, at, 0.0) {
-                Ok(()) => admitted.push(at - now),
+                Ok(()) => admitted.push(at.saturating_sub(now)),
                 Err(again) => {
                     assert!(again > at);
                     at = again;

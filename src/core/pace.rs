@@ -236,12 +236,12 @@ impl Pace {
     /// ones did, unless they do well already.
     fn has_started(&self, before: Option<Before>, windows: u32, last: f64) -> bool {
         let is_growing = self.rate > last * STARTING && windows < PATIENCE;
-        let least = before.map_or(1, |before| {
+        let waits = before.map_or(1, |before| {
             let hoped = self.level as f64 / before.level as f64;
             let does_well = self.rate >= before.rate * (1.0 + (hoped - 1.0) * CLEAR);
             if hoped < 1.0 || does_well { 1 } else { self.starts_in }
         });
-        windows >= least && !is_growing
+        windows >= waits && !is_growing
     }
 
     /// Whether a try does such harm that it needs no second look.

@@ -47,7 +47,8 @@ impl Speed {
         }
         self.is_growing = rate > self.rate * STARTING;
         // The first look saw only a part of its span, and an answer that had yet to come.
-        self.rate = if self.is_growing || self.looks < self.without + 2 { rate } else { f64::midpoint(self.rate, rate) };
+        self.rate =
+            if self.is_growing || self.looks < self.without + 2 { rate } else { f64::midpoint(self.rate, rate) };
         self.looks += 1;
         self.seen = position;
     }

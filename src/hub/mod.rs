@@ -26,9 +26,9 @@ mod resolve;
 mod transport;
 pub mod wire;
 
+pub use crate::core::budget::Traffic;
 pub use answer::Answer;
 pub use auth::{Token, TokenError};
-pub use crate::core::budget::Traffic;
 pub use client::{HubClient, HubConfig, Timeouts};
 pub use error::{Caller, HubError, Phase};
 pub use faults::{EntryFault, PageFault};

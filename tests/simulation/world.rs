@@ -218,13 +218,7 @@ impl World<'_> {
         }
         let (all, idle) = self.spent;
         let (in_a_window, refused) = (self.hub.most_in_a_window, self.hub.refused);
-        Ended {
-            makespan_s: self.now,
-            resolver_in_a_window: in_a_window,
-            refused,
-            busy: 1.0 - idle / all,
-            ..self.ended
-        }
+        Ended { makespan_s: self.now, resolver_in_a_window: in_a_window, refused, busy: 1.0 - idle / all, ..self.ended }
     }
 
     /// Gives every free seat below the level work.
@@ -268,7 +262,8 @@ impl World<'_> {
     /// Bytes that no connection has been given.
     fn unassigned(&self) -> f64 {
         let given = self.seats.iter().filter_map(|seat| seat.flow.as_ref());
-        let given: f64 = given.map(|flow| (self.plan.end_of(flow.assignment.id) as f64 - flow.at.floor()).max(0.0)).sum();
+        let given: f64 =
+            given.map(|flow| (self.plan.end_of(flow.assignment.id) as f64 - flow.at.floor()).max(0.0)).sum();
         self.plan.remaining() as f64 - given
     }
 
