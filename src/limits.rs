@@ -24,6 +24,13 @@ pub const RETIRE_AFTER: Duration = Duration::from_secs(24 * 3600);
 pub const CONNECTIONS_MAX: u16 = 256;
 /// Most connections that are used without being asked for.
 pub const CONNECTIONS_ADAPTIVE_MAX: u16 = 32;
+/// Memory that a pull may need without a connection, in bytes.
+pub const MEMORY_BASE: u64 = 24 << 20;
+/// Memory that each connection may need more, in bytes: what its library, TLS and tasks hold of what
+/// comes.
+pub const MEMORY_EACH: u64 = 1 << 20;
+/// The share of the memory that can be had, as one part in this many, that connections may need.
+pub const MEMORY_ONE_IN: u64 = 2;
 /// Jobs that a daemon works on at a time; the rest is queued.
 pub const JOBS: u16 = 2;
 /// Most jobs at a time that a user may ask for.

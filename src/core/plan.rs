@@ -15,12 +15,15 @@ use std::time::Duration;
 use super::range_set::RangeSet;
 use super::speed::{Speed, Usual};
 
-/// Longest range asked of a server in one request: huge files pass a CDN only so.
-const REQUEST_MAX: u64 = 1 << 30;
+/// Longest range asked of a server in one request: huge files pass a CDN only so (its end is near
+/// 50 GB), and each request more costs a fast connection the time of an answer.
+const REQUEST_MAX: u64 = 4 << 30;
 /// Least step in which a file larger than its fair share is handed out, and its alignment.
 const STEP: u64 = 64 << 20;
 /// What a step lasts at the usual speed, in seconds: the answer to a request takes its time too.
 const STEP_S: f64 = 4.0;
+/// The longest step, in least ones.
+const STEPS_MAX: f64 = 16.0;
 /// Steps that each connection of a file may be ahead of the file's hash.
 const STEPS_AHEAD: u64 = 2;
 /// What both halves of a split have at least: less would be on its way already, and travel twice.
@@ -293,7 +296,7 @@ impl Plan {
 
     /// Bytes of a file of many connections that one of them gets at a time.
     fn step(&self) -> u64 {
-        let steps = (self.usual.rate() * STEP_S / STEP as f64).ceil().clamp(1.0, (REQUEST_MAX / STEP) as f64);
+        let steps = (self.usual.rate() * STEP_S / STEP as f64).ceil().clamp(1.0, STEPS_MAX);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number of at most 16")]
         let steps = steps as u64;
         steps * STEP

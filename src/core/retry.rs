@@ -27,6 +27,9 @@ pub enum FailureClass {
 const BASE: Duration = Duration::from_millis(500);
 /// Longest delay that is not the server's wish.
 const DELAY_MAX: Duration = Duration::from_secs(60);
+/// Waiters for the end of a wish come back spread over so much, a third of it within these bounds.
+const SPREAD_MIN: Duration = Duration::from_secs(3);
+const SPREAD_MAX: Duration = Duration::from_secs(10);
 /// Longest wish of a server that is obeyed at once; a longer one is tried again after this.
 const WISH_MAX: Duration = Duration::from_secs(600);
 
@@ -34,13 +37,13 @@ const WISH_MAX: Duration = Duration::from_secs(600);
 ///
 /// Doubles from half a second to a minute; `random` in `0..=1` takes up to half off, so that
 /// many waiters do not return in one wave. A server's wish is a lower bound, spread upwards by
-/// up to a third and at least 3 s.
+/// up to a third, at least 3 s and at most 10 s.
 #[must_use]
 pub fn delay(failures: u32, after: Option<Duration>, random: f64) -> Duration {
     let random = random.clamp(0.0, 1.0);
     if let Some(after) = after {
         let after = after.min(WISH_MAX);
-        let spread = (after / 3).max(Duration::from_secs(3));
+        let spread = (after / 3).clamp(SPREAD_MIN, SPREAD_MAX);
         return after + spread.mul_f64(random);
     }
     let doubled = BASE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(DELAY_MAX);

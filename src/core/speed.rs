@@ -11,6 +11,10 @@ const SLOW: f64 = 0.5;
 const REMEMBERED: f64 = 0.98;
 /// Looks after which nobody is slow any more, when nobody was fast in them: it is not the connection.
 const FAST_WITHIN: u32 = 15;
+/// Growth from one look to the next that shows that a connection is still starting.
+const STARTING: f64 = 1.1;
+/// Looks without a byte that are no slowness: an answer takes its time.
+const WITHOUT_MAX: u32 = 3;
 /// Looks before a connection is judged by its speed.
 const LOOKS_MIN: u32 = 3;
 
@@ -22,20 +26,29 @@ pub struct Speed {
     /// The position at the last look.
     seen: u64,
     looks: u32,
+    /// Of the looks, those before the first byte.
+    without: u32,
+    /// Whether it was faster at the last look than at the one before: it is still starting.
+    is_growing: bool,
 }
 
 impl Speed {
     /// Of an assignment that begins at `position`.
     #[must_use]
     pub const fn starting_at(position: u64) -> Self {
-        Self { rate: 0.0, seen: position, looks: 0 }
+        Self { rate: 0.0, seen: position, looks: 0, without: 0, is_growing: false }
     }
 
     /// Looks at where it got in the last `span`.
     pub fn look(&mut self, position: u64, span: Duration) {
         let rate = position.saturating_sub(self.seen) as f64 / span.as_secs_f64().max(0.001);
+        if self.looks == self.without && rate == 0.0 {
+            self.without += 1;
+        }
+        self.is_growing = rate > self.rate * STARTING;
         // The first look saw only a part of its span, and an answer that had yet to come.
-        self.rate = if self.looks < 2 { rate } else { f64::midpoint(self.rate, rate) };
+        self.rate =
+            if self.is_growing || self.looks < self.without + 2 { rate } else { f64::midpoint(self.rate, rate) };
         self.looks += 1;
         self.seen = position;
     }
@@ -43,7 +56,8 @@ impl Speed {
     /// Bytes a second, once that says something.
     #[must_use]
     pub fn known(&self) -> Option<f64> {
-        (self.looks >= LOOKS_MIN).then_some(self.rate)
+        let least = LOOKS_MIN + self.without.min(WITHOUT_MAX);
+        (self.looks >= least && !self.is_growing).then_some(self.rate)
     }
 
     /// Bytes a second at least, of an assignment that ends at `position`: how much of a second the
@@ -137,7 +151,7 @@ mod tests {
     fn when_nobody_is_fast_any_more_nobody_is_slow() {
         let mut usual = Usual::default();
         usual.look([90.0, 90.0].into_iter());
-        let stalled = going(0, 3);
+        let stalled = going(0, 6);
         for look in 1..=30 {
             assert_eq!(usual.slow(&stalled, 1).is_some(), look <= 16, "look {look}");
             usual.look([0.0, 0.0].into_iter());

@@ -40,7 +40,7 @@ pub(super) struct Bench {
     pub(super) is_lost: Box<dyn Fn() -> bool + Send + Sync>,
     /// How partials of an earlier writer may be taken over.
     pub(super) take_over: Box<dyn Fn(WriterId) -> TakeOver + Send + Sync>,
-    /// Most connections of a job, by the limit on open files.
+    /// Most connections of a job, by memory and the limit on open files.
     pub(super) connections_max: usize,
     /// Small files of a job that are synced at a time, by the limit on open files.
     pub(super) syncs: usize,

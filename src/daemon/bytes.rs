@@ -83,7 +83,7 @@ impl Work {
                 warn!(
                     asked = connections,
                     used = most,
-                    "fewer connections: the limit on open files (ulimit -n) allows no more"
+                    "fewer connections: memory or the limit on open files (ulimit -n) allows no more"
                 );
             }
             return Pace::pinned(connections.min(most));

@@ -6,8 +6,8 @@
 
 mod admit;
 mod bench;
+pub mod bounds;
 mod bytes;
-pub mod descriptors;
 mod entry;
 pub mod error;
 pub mod events;
@@ -15,6 +15,7 @@ pub mod held;
 pub mod jobs;
 pub mod limiting;
 pub mod live;
+pub mod memory;
 pub mod preview;
 mod recover;
 pub mod refusal;

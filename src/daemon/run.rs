@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 
 use super::admit::Promises;
 use super::bench::{Bench, blocking_threads};
-use super::descriptors::{connections_max, syncs};
+use super::bounds::{connections_max, syncs};
 use super::jobs::Jobs;
 use super::limiting::{self, LimitPolicy, Limits};
 use super::refusal::JobRefusal;

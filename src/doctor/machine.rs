@@ -9,7 +9,8 @@ use rustix::process::{Resource, getrlimit};
 use super::disk::Questions;
 use super::finding::{Check, Finding, Section};
 use crate::core::units;
-use crate::daemon::descriptors::connections_max;
+use crate::daemon::bounds::by_descriptors;
+use crate::daemon::memory::Memory;
 
 /// Less than this is tight for many connections and thousands of files.
 const MEMORY_LOW: u64 = 256 << 20;
@@ -27,7 +28,7 @@ pub(super) fn examine(asked: &Questions) -> Vec<Check> {
 fn descriptors(connections: u16, jobs: u16) -> Finding {
     let limit = getrlimit(Resource::Nofile);
     let shown = limit.current.map_or_else(|| "any number of".to_owned(), |limit| limit.to_string());
-    let allowed = connections_max(jobs.into());
+    let allowed = by_descriptors(jobs.into());
     let wanted = usize::from(connections);
     let each = if jobs == 1 { "a job".to_owned() } else { format!("each of {jobs} jobs") };
     let finding = if allowed >= wanted {
@@ -44,12 +45,9 @@ fn descriptors(connections: u16, jobs: u16) -> Finding {
 }
 
 fn memory() -> Finding {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let Some(available) = kilobytes(&meminfo, "MemAvailable:") else {
+    let Some(Memory { available, usable, group: limit }) = Memory::now() else {
         return Finding::not_checked("the kernel does not say how much memory there is");
     };
-    let (available, limit) = (available.saturating_mul(1024), group_limit());
-    let usable = limit.map_or(available, |(limit, used)| available.min(limit.saturating_sub(used)));
     let of = limit.map(|(limit, _)| format!(", of at most {} for this group", units::bytes(limit))).unwrap_or_default();
     let found = format!("{} can be used{of}", units::bytes(usable));
     let finding = if usable < MEMORY_LOW {
@@ -58,27 +56,6 @@ fn memory() -> Finding {
         Finding::ok(found)
     };
     finding.value("available_bytes", available).value("group_limit_bytes", limit.map(|(limit, _)| limit))
-}
-
-fn kilobytes(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// Limit and use of the control group, where there is a limit. What the page cache holds is given
-/// back when it is needed, and does not count.
-fn group_limit() -> Option<(u64, u64)> {
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let read = |name: &str| {
-        let at = |group: &str| fs::read_to_string(format!("/sys/fs/cgroup{group}/{name}")).ok();
-        at(own.trim_end_matches('/')).or_else(|| at(""))
-    };
-    let limit = read("memory.max")?.trim().parse().ok()?;
-    let used: u64 = read("memory.current")?.trim().parse().ok()?;
-    let stat = read("memory.stat").unwrap_or_default();
-    let cached = stat.lines().find_map(|line| line.strip_prefix("file ")?.trim().parse::<u64>().ok()).unwrap_or(0);
-    Some((limit, used.saturating_sub(cached)))
 }
 
 fn file_size_limit() -> Finding {
@@ -104,7 +81,5 @@ mod tests {
     #[test]
     fn what_the_kernel_tells_is_read() {
         assert!(umask().is_some_and(|umask| umask <= 0o777));
-        assert_eq!(kilobytes("MemTotal:  10 kB\nMemAvailable:   77 kB\n", "MemAvailable:"), Some(77));
-        assert_eq!(kilobytes("MemTotal: x kB", "MemTotal:"), None);
     }
 }

@@ -165,8 +165,10 @@ impl Pool {
             span: now.saturating_sub(then),
             bytes: bytes.saturating_sub(before),
             failures: std::mem::take(&mut self.failures_in_window),
-            // At a limit more connections bring nothing.
-            busy: !is_held && progress.connections() as usize >= self.pace.level(),
+            // At a limit, and where the Hub holds us up, more connections bring nothing.
+            busy: !is_held
+                && !self.shared.context.source.is_held_up()
+                && progress.connections() as usize >= self.pace.level(),
         };
         if window.span >= WINDOW / 2 {
             if !is_held {

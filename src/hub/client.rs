@@ -17,12 +17,12 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use url::Url;
 
+use crate::core::budget::Traffic;
 use crate::core::endpoint::{Endpoint, Origin, redacted};
 use crate::core::retry::{FailureClass, Failures, delay};
 
 use super::answer::{Answer, server_message};
 use super::auth::{Credential, Token};
-use super::budget::Traffic;
 use super::error::{Caller, HubError, Phase};
 use super::notices::Notices;
 use super::origins::Origins;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::client::{HubClient, is_page};
 use super::error::HubError;
 use crate::clock;
+use crate::core::budget::Traffic;
 use crate::core::endpoint::Origin;
 
 /// Where a Hub says whose token came.
@@ -52,7 +53,7 @@ impl HubClient {
         let url = self.endpoint().join(WHOAMI);
         let origin = Origin::of(&url);
         let start = clock::since_boot();
-        let response = self.send(self.request(Method::GET, &url), &origin, super::budget::Traffic::Api).await?;
+        let response = self.send(self.request(Method::GET, &url), &origin, Traffic::Api).await?;
         let (took, at) = (clock::since_boot().saturating_sub(start), clock::now());
         let (status, headers) = (response.status(), response.headers().clone());
         let target = headers.get(reqwest::header::LOCATION).filter(|_| status.is_redirection());

@@ -11,12 +11,12 @@
 
 mod answer;
 pub mod auth;
-mod budget;
 mod client;
 mod error;
 mod faults;
 mod greet;
 mod hint;
+mod limits;
 pub mod listing;
 mod notices;
 mod origins;
@@ -26,9 +26,9 @@ mod resolve;
 mod transport;
 pub mod wire;
 
+pub use crate::core::budget::Traffic;
 pub use answer::Answer;
 pub use auth::{Token, TokenError};
-pub use budget::Traffic;
 pub use client::{HubClient, HubConfig, Timeouts};
 pub use error::{Caller, HubError, Phase};
 pub use faults::{EntryFault, PageFault};

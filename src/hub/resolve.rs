@@ -13,12 +13,12 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use url::Url;
 
 use crate::clock;
+use crate::core::budget::Traffic;
 use crate::core::digest::Digest;
 use crate::core::endpoint::{Origin, redacted};
 use crate::core::manifest::FileEntry;
 use crate::core::repo::{CommitId, Repo, Revision};
 
-use super::budget::Traffic;
 use super::client::{HOPS_MAX, HubClient, bad_redirect, is_page, redirect_target};
 use super::error::HubError;
 use super::refusal::Asked;

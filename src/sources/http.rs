@@ -95,6 +95,12 @@ impl HubSource {
         Err(ReadError { path: entry.path.clone(), range, host, problem, blame })
     }
 
+    /// Whether somebody waits for leave to ask: a server limits requests.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.hub.origins().holds_up()
+    }
+
     async fn answer(&self, wish: Wish<'_>) -> Result<(Origin, Response), Failed> {
         let location = self.locate(wish.entry).await?;
         match self.ask(&location, wish, false).await {
