@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-import os
+import fcntl
 import signal
 import sys
 from dataclasses import asdict
@@ -63,6 +63,7 @@ def main(given: list[str]) -> int:
     options.cache.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)
     setup = Setup(options.cache, options.muster, say)
+    lock = one_at_a_time(options.cache)
     comparison = {"runs": [], "limits": [], "sizes": {}, "missing": {}, "peers": {}}
     try:
         for name, package in (("nginx", "nginx-light"), ("openssl", "openssl"), ("curl", "curl")):
@@ -82,12 +83,25 @@ def main(given: list[str]) -> int:
     except KeyboardInterrupt:
         say("stopped; nothing is left running")
         return 130
+    finally:
+        lock.close()
     print(report.text(comparison))
     say(f"report in {options.out}")
     failed = [run for run in comparison["runs"] if not run["ok"]]
     for run in failed:
         say(f"{run['profile']}, {run['peer']}, round {run['round']}: exit {run['exit']}, {'; '.join(run['wrong'][:3])} {run['message']}")
     return 1 if options.smoke and failed else 0
+
+
+def one_at_a_time(cache: Path):
+    """Two comparisons would measure each other: a second one waits until this file is closed."""
+    lock = open(cache / "lock", "a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another comparison runs with this cache; waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def prepare_peers(options: argparse.Namespace, setup: Setup, comparison: dict) -> dict[str, Peer]:

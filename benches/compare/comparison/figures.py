@@ -30,6 +30,7 @@ METRICS = {
     "wall_sync_s": lambda run: run["wall_s"] + run["sync_s"],
     "cpu_s": lambda run: run["user_s"] + run["system_s"],
     "server_cpu_s": lambda run: run["server_cpu_s"],
+    "foreign_cpu_s": lambda run: run["foreign_cpu_s"],
     "peak_mib": lambda run: run["peak_bytes"] / 2**20,
     "requests": lambda run: run["requests"],
     "sent": lambda run: run["sent_bytes"] / run["size_bytes"],

@@ -21,7 +21,7 @@ def describe(work: Path) -> dict[str, str]:
         "memory": f"{memory / 2**20:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "disk": f"{kind} on {device}, {shutil.disk_usage(work).free / 1e9:.0f} GB free",
-        "load_before": f"{os.getloadavg()[0]:.2f}",
+        "load when it began": f"{os.getloadavg()[0]:.2f}",
     }
 
 
@@ -67,8 +67,14 @@ def _write(path: Path, size: int) -> float:
 def _seconds(commands: list[list[str]]) -> float:
     start = time.monotonic()
     running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for command in commands]
-    for process in running:
-        process.wait()
+    try:
+        for process in running:
+            process.wait()
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
     return time.monotonic() - start
 
 

@@ -33,6 +33,7 @@ class Figures:
     user_s: float = 0.0
     system_s: float = 0.0
     server_cpu_s: float = 0.0
+    foreign_cpu_s: float = 0.0
     peak_bytes: int = 0
     requests: int = 0
     hub_requests: int = 0
@@ -87,6 +88,7 @@ class Runner:
         second.user_s += first.user_s
         second.system_s += first.system_s
         second.server_cpu_s += first.server_cpu_s
+        second.foreign_cpu_s += first.foreign_cpu_s
         second.requests += first.requests
         second.hub_requests += first.hub_requests
         second.sent_bytes += first.sent_bytes
@@ -110,21 +112,21 @@ class Runner:
         environment = {**clean_environment(run), **peer.environment(run)}
         self.server.requests()
         os.sync()
-        cpu = self.server.cpu_seconds()
+        cpu, machine = self.server.cpu_seconds(), machine_cpu_s()
         start = time.monotonic()
         with open(run.scratch / "log", "ab") as log:
             process = subprocess.Popen(command, env=environment, cwd=run.scratch, stdin=subprocess.DEVNULL, stdout=log,
                                        stderr=log, start_new_session=True)
         try:
             if kill_at is not None:
-                kill_at_written(process, report, kill_at)
+                kill_at_written(process, kill_at)
             process.wait(self.limit_s)
         except subprocess.TimeoutExpired:
             pass
         finally:
-            end_session(process, report)
+            end_session(process)
         end = time.monotonic()
-        cpu = self.server.cpu_seconds() - cpu
+        cpu, machine = self.server.cpu_seconds() - cpu, machine_cpu_s() - machine
         os.sync()
         synced = time.monotonic()
         figures = Figures(sync_s=synced - end, server_cpu_s=cpu, wall_s=end - start, exit=124)
@@ -132,6 +134,8 @@ class Runner:
         if "exit" in found:
             figures.exit, figures.wall_s = found["exit"], found["wall_s"]
             figures.user_s, figures.system_s, figures.peak_bytes = found["user_s"], found["system_s"], found["peak_bytes"]
+            used = figures.user_s + figures.system_s + figures.server_cpu_s
+            figures.foreign_cpu_s = max(0.0, machine - used)
         self._count(figures)
         return figures
 
@@ -150,6 +154,12 @@ class Runner:
             text = (run.scratch / "log").read_text(errors="replace").strip()
             figures.message = text[-600:]
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds of everybody so far: user, nice, system, interrupts."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return (sum(fields[:3]) + sum(fields[5:7])) / os.sysconf("SC_CLK_TCK")
 
 
 def clean_environment(run: Run) -> dict[str, str]:
@@ -173,7 +183,7 @@ def clean_environment(run: Run) -> dict[str, str]:
     return environment
 
 
-def kill_at_written(process: subprocess.Popen, report: Path, limit: int) -> None:
+def kill_at_written(process: subprocess.Popen, limit: int) -> None:
     """Ends the peer with SIGKILL as soon as its processes have written so many bytes."""
     while process.poll() is None:
         pids = session_members(process.pid)
@@ -186,9 +196,9 @@ def kill_at_written(process: subprocess.Popen, report: Path, limit: int) -> None
         time.sleep(LOOK_S)
 
 
-def end_session(process: subprocess.Popen, report: Path) -> None:
+def end_session(process: subprocess.Popen) -> None:
     """Ends whatever the peer left in its session, `measure` last."""
-    for attempt in range(50):
+    for _ in range(50):
         left = [pid for pid in session_members(process.pid) if pid != process.pid]
         if not left:
             break
