@@ -81,7 +81,7 @@ class Runner:
         """Killed when half of the bytes are written, then started again: the figures are of both parts."""
         run = self._fresh()
         first = self._timed(peer, run, kill_at=self.size // 2)
-        second = self._timed(peer, run)
+        second = self._timed(peer, run, after_kill=True)
         second.wall_after_kill_s = second.wall_s
         second.sent_before_kill = first.sent_bytes
         second.wall_s += first.wall_s
@@ -105,13 +105,15 @@ class Runner:
         (run.scratch / "home" / "tmp").mkdir(parents=True)
         return run
 
-    def _timed(self, peer: Peer, run: Run, kill_at: int | None = None) -> Figures:
+    def _timed(self, peer: Peer, run: Run, kill_at: int | None = None, after_kill: bool = False) -> Figures:
+        """Between the two parts of an interrupted run there is no `sync`: it would be a present."""
         report = run.scratch / "figures.json"
         report.unlink(missing_ok=True)
         command = [str(self.tools / "measure"), str(report), *peer.command(run)]
         environment = {**clean_environment(run), **peer.environment(run)}
-        self.server.requests()
-        os.sync()
+        if not after_kill:
+            self.server.requests()
+            os.sync()
         cpu, machine = self.server.cpu_seconds(), machine_cpu_s()
         start = time.monotonic()
         with open(run.scratch / "log", "ab") as log:
@@ -127,7 +129,8 @@ class Runner:
             end_session(process)
         end = time.monotonic()
         cpu, machine = self.server.cpu_seconds() - cpu, machine_cpu_s() - machine
-        os.sync()
+        if kill_at is None:
+            os.sync()
         synced = time.monotonic()
         figures = Figures(sync_s=synced - end, server_cpu_s=cpu, wall_s=end - start, exit=124)
         found = json.loads(report.read_text()) if report.exists() else {}

@@ -185,6 +185,7 @@ class Aria2(Peer):
     name = "aria2c"
     verifies = True
     note = "-x16 -s16, SHA-256 of LFS files; the small ones go unchecked"
+    # Its default writes zeros first, which would be no fair time.
     arguments: tuple[str, ...] = ()
 
     def prepare(self, setup: Setup) -> None:
@@ -200,14 +201,14 @@ class Aria2(Peer):
         listing = run.scratch / "aria2.txt"
         listing.write_text("\n".join(lines) + "\n")
         trust = [f"--ca-certificate={run.server.ca}"] if run.server.ca else []
-        return [self.program, "-x16", "-s16", "-c", *self.arguments, "--no-conf=true", "--quiet=true",
+        return [self.program, "-x16", "-s16", "-c", "--file-allocation=falloc", *self.arguments, "--no-conf=true", "--quiet=true",
                 "--auto-file-renaming=false", f"--dir={run.target}", f"--input-file={listing}", *trust]
 
 
 class Aria2Pieces(Aria2):
     name = "aria2c-k1m"
     note = "-x16 -s16 -k1M -j4: the line that circulates; shards of any size are split"
-    arguments = ("-k1M", "-j4", "--file-allocation=falloc")
+    arguments = ("-k1M", "-j4")
 
 
 class Rclone(Peer):

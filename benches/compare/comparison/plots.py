@@ -32,7 +32,7 @@ def ticks(top: float, wanted: int = 5) -> list[float]:
     if top <= 0:
         return [0.0, 1.0]
     step = 10 ** floor(log10(top / wanted))
-    step *= next(factor for factor in (1, 2, 5, 10) if step * factor * wanted >= top)
+    step *= next(factor for factor in (1, 2, 2.5, 5, 10) if step * factor * wanted >= top)
     count = -int(-top // step)
     return [round(step * n, 10) for n in range(count + 1)]
 
