@@ -3,13 +3,14 @@
 import argparse
 import contextlib
 import fcntl
+import shutil
 import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from . import machine, report
-from .content import prepare
+from .content import NoSpace, prepare, require_space
 from .figures import durable_s
 from .measure import Figures, Runner
 from .peers import HERE, PEERS, ROOT, Missing, Peer, Setup
@@ -62,6 +63,7 @@ def main(given: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.cache.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
     setup = Setup(options.cache, options.muster, say)
     lock = one_at_a_time(options.cache)
     comparison = {"runs": [], "limits": [], "sizes": {}, "missing": {}, "peers": {}}
@@ -72,10 +74,15 @@ def main(given: list[str]) -> int:
         find_nginx()
         setup.cargo(HERE / "tools" / "Cargo.toml", "tools")
         peers = prepare_peers(options, setup, comparison)
-        comparison["machine"] = machine.describe(options.cache)
+        comparison["machine"] = machine.describe(options.work)
         comparison["setting"] = {"rounds": options.rounds, "scale": options.scale}
         for name in options.profiles:
-            run_profile(PROFILES[name], peers, options, setup, comparison)
+            try:
+                run_profile(PROFILES[name], peers, options, setup, comparison)
+            except NoSpace as why:
+                comparison["missing"][f"profile {name}"] = str(why)
+                say(f"without {name}: {why}")
+                continue
             report.write(comparison, options.out)
     except Missing as missing:
         say(str(missing))
@@ -135,12 +142,15 @@ def takes_part(profile: Profile, peer: str) -> bool:
 def run_profile(profile: Profile, peers: dict[str, Peer], options: argparse.Namespace, setup: Setup, comparison: dict) -> None:
     repository = prepare(profile, options.scale, options.cache, say)
     comparison["sizes"][profile.name] = repository.size
+    require_space(options.work, repository.size)
+    run_folder = options.work / "run"
     taking = [peer for peer in peers.values() if options.peers or takes_part(profile, peer.name)]
-    with Server(profile, repository, options.cache / "server", setup.tools) as server:
-        runner = Runner(server, options.work, setup.tools, options.limit)
+    with Server(profile, repository, options.cache / "server", setup.tools) as server, contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, run_folder, ignore_errors=True)
+        runner = Runner(server, run_folder, setup.tools, options.limit)
         for round_number in range(options.rounds):
             repository.warm()
-            found = machine.limits(server, options.cache / "limits", options.scale)
+            found = machine.limits(server, options.work, options.scale)
             comparison["limits"].append({"profile": profile.name, "round": round_number, **found})
             turn = round_number % len(taking)
             for peer in taking[turn:] + taking[:turn]:

@@ -18,6 +18,10 @@ INDEX = "model.safetensors.index.json"
 FORMAT = 1
 
 
+class NoSpace(Exception):
+    """A disk is too small for a profile."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A file as the hub lists it. `oid` is the git blob id (of the pointer, for an LFS file)."""
@@ -72,9 +76,7 @@ def prepare(profile: Profile, scale: float, cache: Path, say) -> Repository:
     entries = _known(known, wanted, root / "files")
     if entries is None:
         size = sum(spec.size for spec in specs)
-        free = shutil.disk_usage(cache).free
-        if free < size + 256 * MIB:
-            raise SystemExit(f"{name} needs {size / 1e9:.1f} GB and {cache} has {free / 1e9:.1f} GB free")
+        require_space(cache, size)
         say(f"making the files of {name} ({size / 1e9:.2f} GB), once")
         shutil.rmtree(root, ignore_errors=True)
         entries = _make(root / "files", name, specs)
@@ -82,6 +84,12 @@ def prepare(profile: Profile, scale: float, cache: Path, say) -> Repository:
         known.write_text(text)
     commit = hashlib.sha1("\n".join(f"{e.path} {e.etag}" for e in entries).encode(), usedforsecurity=False).hexdigest()
     return Repository(name, commit, root / "files", entries)
+
+
+def require_space(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < size + 256 * MIB:
+        raise NoSpace(f"{size / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free on its disk")
 
 
 def _known(known: Path, wanted: list, files: Path) -> list[Entry] | None:

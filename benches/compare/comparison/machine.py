@@ -38,16 +38,21 @@ def mount_of(path: Path) -> tuple[str, str]:
 
 def limits(server: Server, work: Path, scale: float) -> dict[str, float]:
     """MB/s: disk write with a sync, loopback fetch by two curls, SHA-256 on one core and on all."""
-    work.mkdir(parents=True, exist_ok=True)
-    size = max(16 * MIB, int(1024 * MIB * min(1.0, scale)))
     scratch = work / "limit"
+    try:
+        return _limits(server, scratch, scale)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _limits(server: Server, scratch: Path, scale: float) -> dict[str, float]:
+    size = max(16 * MIB, int(1024 * MIB * min(1.0, scale)))
     found = {"disk_write_sync": _write(scratch, size)}
     cores = os.cpu_count()
     dgst = ["openssl", "dgst", "-sha256", str(scratch)]
     if shutil.which("openssl"):
         found["sha256_one_core"] = size / 1e6 / _seconds([dgst])
         found["sha256_all_cores"] = cores * size / 1e6 / _seconds([dgst] * cores)
-    scratch.unlink()
     if shutil.which("curl"):
         found["loopback_two_curl"] = _fetch(server)
     return found

@@ -126,10 +126,11 @@ class Muster(Peer):
         if setup.muster:
             if not os.access(setup.muster, os.X_OK):
                 raise Missing(f"{setup.muster} is no program")
-            self.program = setup.muster.resolve()
+            self.program, built = setup.muster.resolve(), "as given by --muster"
         else:
             self.program = setup.cargo(ROOT / "Cargo.toml", "muster", "--bin", "muster") / "muster"
-        self.version = f"{first_line([self.program, '--version'])} ({git_state()})"
+            built = git_state()
+        self.version = f"{first_line([self.program, '--version'])} ({built})"
 
     def command(self, run: Run) -> list[str]:
         return [str(self.program), "pull", run.server.repo, "--volume", str(run.target), "--quiet", *self.arguments]
