@@ -5,8 +5,9 @@ connections were at work at any moment and how much was still to come.
 """
 
 BIN_S = 0.1
-# A pause between two ranges of one connection is no idle connection.
 DROP_S = 0.5
+# The moment between two ranges of one connection is no idle connection.
+PAUSE_S = 0.25
 
 
 def left_when_not_full(requests) -> tuple[int, float | None]:
@@ -22,12 +23,11 @@ def left_when_not_full(requests) -> tuple[int, float | None]:
     bins = int((end - start) / BIN_S) + 1
     busy, bytes_in = [0.0] * bins, [0.0] * bins
     for request in requests:
-        rate = request.body / request.duration
-        for n in range(int((request.start - start) / BIN_S), min(bins, int((request.end - start) / BIN_S) + 1)):
-            low, high = start + n * BIN_S, start + (n + 1) * BIN_S
-            overlap = max(0.0, min(high, request.end) - max(low, request.start))
+        for n, overlap in _bins(request.start - start, request.end - start, bins):
+            bytes_in[n] += overlap * request.body / request.duration
+    for since, until in _at_work(requests):
+        for n, overlap in _bins(since - start, until - start, bins):
             busy[n] += overlap / BIN_S
-            bytes_in[n] += overlap * rate
     full = round(max(busy))
     total = sum(bytes_in)
     reached, run = False, 0
@@ -40,3 +40,26 @@ def left_when_not_full(requests) -> tuple[int, float | None]:
             if run >= DROP_S / BIN_S:
                 return full, sum(bytes_in[n - run + 1 :]) / total
     return full, 0.0 if run == 0 else sum(bytes_in[bins - run :]) / total
+
+
+def _bins(since: float, until: float, bins: int):
+    """The bins that an interval touches, and for how many seconds."""
+    for n in range(int(since / BIN_S), min(bins, int(until / BIN_S) + 1)):
+        overlap = min((n + 1) * BIN_S, until) - max(n * BIN_S, since)
+        if overlap > 0:
+            yield n, overlap
+
+
+def _at_work(requests):
+    """Each connection's intervals of work, short pauses between its requests included."""
+    by_connection: dict[int, list] = {}
+    for request in sorted(requests, key=lambda request: request.start):
+        by_connection.setdefault(request.connection, []).append(request)
+    for of in by_connection.values():
+        since, until = of[0].start, of[0].end
+        for request in of[1:]:
+            if request.start - until > PAUSE_S:
+                yield since, until
+                since = request.start
+            until = max(until, request.end)
+        yield since, until

@@ -103,6 +103,17 @@ class BusyConnections(unittest.TestCase):
         self.assertEqual(left_when_not_full(requests)[0], 4)
         self.assertLess(left_when_not_full(requests)[1], 0.01)
 
+    def test_staggered_pauses_of_many_connections_are_no_drop(self):
+        requests = [request(n / 64 + t, n / 64 + t + 0.8, 80, n) for n in range(64) for t in range(10)]
+        full, left = left_when_not_full(requests)
+        self.assertEqual(full, 64)
+        # They end within the last second, one after the other.
+        self.assertLess(left, 0.1)
+
+    def test_a_long_pause_of_one_connection_is_a_drop(self):
+        requests = [request(0, 10, 1000, n) for n in range(3)] + [request(0, 4, 400, 3), request(6, 10, 400, 3)]
+        self.assertGreater(left_when_not_full(requests)[1], 0.5)
+
     def test_the_way_up_to_the_full_number_is_no_drop(self):
         requests = [request(n, 20, 100 * (20 - n), n) for n in range(4)]
         full, left = left_when_not_full(requests)
