@@ -115,7 +115,7 @@ def _judge(target: Target, summary: dict, limits: dict, sizes: dict, hub_peers: 
         return Judged(target, subject)
     if target.against == "hf-hub+sha":
         other = _mid(peers, "hf-hub", "cpu_s")
-        rate = limits.get(target.profile, {}).get("sha256_one_core")
+        rate = limits.get(target.profile, {}).get("sha256_cpu_second")
         if other is None or rate is None:
             return Judged(target, None, "hf-hub did not run")
         return Judged(target, subject / (other + 1.6 * sizes[target.profile] / 1e6 / rate.mid))

@@ -3,9 +3,11 @@
 A peer that cannot be had is reported with the reason and left out; the rest runs.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -80,7 +82,7 @@ class Setup:
             self.say(f"apt-get install {package}")
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             for step in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
-                subprocess.run(["apt-get", *step], env=environment, capture_output=True, check=False)
+                finish(["apt-get", *step], environment)
         found = shutil.which(name, path=path)
         if not found:
             raise Missing(f"{name} is not on PATH (Debian: apt-get install {package})")
@@ -93,9 +95,9 @@ class Setup:
         target = self.cache / "cargo" / name
         self.say(f"cargo build --release {manifest.relative_to(ROOT)}")
         command = ["cargo", "build", "--release", "--locked", "--quiet", "--manifest-path", str(manifest), *arguments]
-        built = subprocess.run([*command, "--target-dir", str(target)], capture_output=True, text=True, check=False)
-        if built.returncode:
-            raise Missing(f"cargo build failed: {last_line(built.stderr)}")
+        code, output = finish([*command, "--target-dir", str(target)])
+        if code:
+            raise Missing(f"cargo build failed: {last_line(output)}")
         return target / "release"
 
     def venv(self, name: str, *requirements: str) -> Path:
@@ -108,9 +110,9 @@ class Setup:
             shutil.rmtree(folder, ignore_errors=True)
             for step in ([sys.executable, "-m", "venv", str(folder)],
                          [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *requirements]):
-                done = subprocess.run(step, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    raise Missing(f"{' '.join(step[-3:])} failed: {last_line(done.stderr or done.stdout)}")
+                code, output = finish(step)
+                if code:
+                    raise Missing(f"{' '.join(step[-3:])} failed: {last_line(output)}")
             stamp.write_text(wanted)
         return folder / "bin"
 
@@ -263,6 +265,21 @@ cut -d' ' -f1 {shlex.quote(str(blobs))} | cmp - ../oids
 PEERS: dict[str, type[Peer]] = {
     peer.name: peer for peer in [Muster, Muster64, HfHub, Curl, Hf, HfTransfer, Aria2, Aria2Pieces, Rclone]
 }
+
+
+def finish(command: list[str], environment: dict | None = None) -> tuple[int, str]:
+    """Runs a step of the preparation: its exit and output. Interrupted, it ends with all that it started."""
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        # Its own session, so its own group: nobody else is in it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return process.returncode, output
 
 
 def first_line(command: list) -> str:

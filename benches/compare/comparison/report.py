@@ -33,6 +33,7 @@ LIMITS = [
     ("disk_write_sync", "disk write with a sync"),
     ("loopback_two_curl", "loopback, two curls"),
     ("sha256_one_core", "SHA-256, one core"),
+    ("sha256_cpu_second", "SHA-256, a second of CPU"),
     ("sha256_all_cores", "SHA-256, all cores"),
 ]
 
