@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 from comparison.content import INDEX, prepare
 from comparison.measure import clean_environment, end_session, kill_at_written, session_members, wrong_files
+from comparison.peers import finish
 from comparison.profiles import PROFILES
 from comparison.server import parse_request, tree_entries
 
@@ -92,6 +94,23 @@ class Running(unittest.TestCase):
         end_session(process)
         self.assertEqual(session_members(process.pid), [])
         self.assertIsNotNone(process.poll())
+
+    def test_a_step_of_the_preparation_that_is_interrupted_leaves_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            note = Path(folder) / "session"
+            before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            try:
+                with self.assertRaises(KeyboardInterrupt):
+                    finish(["sh", "-c", f"echo $$ > {note}; sleep 600 & sleep 600"])
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            session = int(note.read_text())
+        deadline = time.monotonic() + 10
+        while session_members(session) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(session_members(session), [])
 
     def test_a_kill_comes_once_so_much_is_written(self):
         command = "while :; do printf %01000d 0; done > file & wait"
