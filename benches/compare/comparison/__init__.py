@@ -1,0 +1,1 @@
+"""The comparison of muster with its peers: see ../README.md."""
