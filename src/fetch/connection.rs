@@ -99,8 +99,7 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, ro
     let mut result = match came {
         Came::Body(body) => {
             let mut intake = Intake::new(&file, &shared.context.blocking, room);
-            let received =
-                receive(shared, assignment, index, body, &mut checkpoints, &mut intake, &mut reached).await;
+            let received = receive(shared, assignment, index, body, &mut checkpoints, &mut intake, &mut reached).await;
             match received {
                 Err(AttemptError::Volume(_)) => received,
                 _ => intake.flush().await.map_err(Into::into).and(received),

@@ -105,7 +105,9 @@ async fn gather(
     loop {
         let reached = bytes.len() as u64;
         let unwanted = || index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
-        let Some((at, came)) = connection::next(shared, &mut body, &mut looks, None, unwanted).await? else { return Ok(()) };
+        let Some((at, came)) = connection::next(shared, &mut body, &mut looks, None, unwanted).await? else {
+            return Ok(());
+        };
         let (ours, end) = {
             let mut plan = shared.plan();
             (plan.take(assignment.id, at, came.len() as u64), plan.end_of(assignment.id))

@@ -68,7 +68,8 @@ impl Slab {
     /// Its bytes in three runs: up to the first page boundary of the file, whole pages, the rest.
     pub(super) fn runs(&self) -> [(u64, &[u8]); 3] {
         let bytes = self.bytes();
-        let head = usize::try_from(self.offset.next_multiple_of(ALIGN as u64) - self.offset).unwrap_or(0).min(bytes.len());
+        let head =
+            usize::try_from(self.offset.next_multiple_of(ALIGN as u64) - self.offset).unwrap_or(0).min(bytes.len());
         let pages = (bytes.len() - head) / ALIGN * ALIGN;
         let (first, rest) = bytes.split_at(head);
         let (whole, last) = rest.split_at(pages);
