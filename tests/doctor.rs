@@ -549,7 +549,7 @@ fn limits_of_the_process_are_told() {
     let (_hub, world) = pulled();
     let shell = |line: &str| Seen::of(in_shell(&world, &format!("{line}; \"$@\""), &["doctor", "--json"]).run());
     let seen = shell("ulimit -n 64");
-    seen.ends(0).says("descriptors", "warning", &["64 files", "2 of 32 connections of each of 2 jobs", "ulimit -n"]);
+    seen.ends(0).says("descriptors", "warning", &["64 files", "1 of 32 connections of each of 2 jobs", "ulimit -n"]);
     shell("ulimit -f 100000").ends(0).says("file_size_limit", "warning", &["ulimit -f unlimited"]);
     look(&world).says("file_size_limit", "ok", &[]).says("memory", "ok", &["available_bytes"]);
 }

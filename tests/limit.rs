@@ -187,7 +187,8 @@ fn pages(world: &Muster, repo: &RepoSpec, name: &str) -> Option<u64> {
 
 #[test]
 fn a_pull_of_low_impact_leaves_nothing_in_the_page_cache() {
-    let repo = repo(3, 4 * MIB);
+    // Larger ones go past the page cache anyway, where the file system is good at that.
+    let repo = repo(3, 3 * MIB);
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
     world.args(["pull", &repo.id, "--to", "usual"]).run().expect_code(0);
@@ -198,7 +199,7 @@ fn a_pull_of_low_impact_leaves_nothing_in_the_page_cache() {
     if quiet > 0 && on_memory(world.volume()) {
         return skip("the volume is in memory, which has no other place for its pages");
     }
-    assert!(usual >= 3 * 1024, "{usual} pages without it");
+    assert!(usual >= 3 * 768, "{usual} pages without it");
     assert_eq!(quiet, 0, "pages left");
     world.args(["verify", "quiet", "--low-impact"]).run().expect_code(0);
     assert_eq!(pages(&world, &repo, "quiet"), Some(0), "after hashing it again");

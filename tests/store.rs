@@ -46,7 +46,9 @@ impl Place {
         hub.wait_for_bytes(whole.total_bytes() + half.total_bytes() / 2 - (128 << 10), SOON);
         child.kill();
         drop(child);
+        // What was held is not to be sent, and counted, after this.
         hub.cut(Origin::Cdn);
+        hub.cut(Origin::Hub);
         hub.release();
         let sent = hub.total_body_bytes();
         Self { hub, world, whole, half, sent }

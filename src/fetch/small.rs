@@ -215,6 +215,9 @@ fn verify(shared: &Shared, id: FileId, written: Written, proof: Proof) -> Result
     let entry = shared.entry(id);
     let sealed = written.seal()?;
     shared.context.progress.became_durable(entry.size);
+    if shared.context.low_impact {
+        sealed.drop_pages(&(0..entry.size));
+    }
     if !shared.context.readback {
         return Ok(sealed.verified(proof, Proved::Stream)?);
     }
