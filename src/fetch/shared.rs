@@ -216,7 +216,7 @@ impl Shared {
 
     /// Begins a file. Blocks.
     pub(super) fn create(&self, id: FileId) -> Result<FileFetch, VolumeError> {
-        let partial = Partial::create(&self.context.model, self.entry(id), self.context.writer)?;
+        let partial = Partial::create_anew(&self.context.model, self.entry(id), self.context.writer)?;
         let file = FileFetch::new(partial, RangeSet::new(), Arc::clone(&self.context.progress));
         Ok(file.giving_pages_back(self.context.low_impact))
     }

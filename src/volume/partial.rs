@@ -105,6 +105,20 @@ impl Partial {
         Ok(Self::new(place, file, None))
     }
 
+    /// As [`Self::create`]; what a failed try of this writer left of it makes room.
+    ///
+    /// # Errors
+    /// As [`Self::create`], but for that.
+    pub fn create_anew(model: &ModelDir, entry: &FileEntry, writer: WriterId) -> Result<Self> {
+        match Self::create(model, entry, writer) {
+            Err(VolumeError::Occupied { .. }) => {
+                Place::of(model, entry, writer)?.discard()?;
+                Self::create(model, entry, writer)
+            }
+            other => other,
+        }
+    }
+
     /// Opens this writer's own partial of a file again; `None` when it has none.
     pub fn resume(model: &ModelDir, entry: &FileEntry, writer: WriterId) -> Result<Option<Resumed>> {
         let place = Place::of(model, entry, writer)?;
@@ -403,6 +417,16 @@ mod tests {
 
     fn on_disk(model: &ModelDir, entry: &FileEntry) -> PathBuf {
         model.path().join(".muster/partial").join(PartialName::of(&entry.path, OURS).partial())
+    }
+
+    #[test]
+    fn what_a_failed_try_left_makes_room_for_the_next() {
+        let (_place, model) = model();
+        let entry = lfs_entry("a", b"right");
+        drop(Partial::create(&model, &entry, OURS).unwrap());
+        let partial = Partial::create_anew(&model, &entry, OURS).unwrap();
+        partial.write_at(0, b"right").unwrap();
+        assert!(partial.seal().is_ok());
     }
 
     #[test]
