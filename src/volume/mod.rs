@@ -12,6 +12,7 @@ pub mod aside;
 mod claims_file;
 mod copy;
 pub mod dir;
+mod direct;
 pub mod error;
 pub mod folding;
 pub mod fs_kind;

@@ -23,8 +23,8 @@ use rustix::io::Errno;
 use super::claims_file::{self, ClaimsFile};
 use super::copy::copy_range;
 use super::dir::{Dir, size_of, stat_of};
+use super::direct::{self, unless_refused};
 use super::error::{Result, Step, VolumeError};
-use super::fs_kind::FsKind;
 use super::identity;
 use super::model_dir::ModelDir;
 use super::publish::Sealed;
@@ -33,9 +33,6 @@ use super::sync;
 use super::writer::{PartialName, WriterId};
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
-
-/// Smallest file that is written past the page cache, in bytes.
-const DIRECT_FROM: u64 = 4 << 20;
 
 /// A partial, open for positioned writes by any number of connections.
 #[derive(Debug)]
@@ -163,7 +160,7 @@ impl Partial {
     }
 
     fn new(place: Place, file: File, claims: Option<ClaimsFile>) -> Self {
-        let direct = direct(&place, &file);
+        let direct = direct::open(&place, &file);
         Self {
             place,
             file,
@@ -371,25 +368,6 @@ pub(super) fn drop_pages(file: &impl AsFd, range: &Range<u64>) {
     }
 }
 
-/// The file once more, past the page cache, where its file system is good at that.
-fn direct(place: &Place, file: &File) -> Option<File> {
-    if place.entry.size < DIRECT_FROM || !FsKind::of(file).takes_direct_writes() {
-        return None;
-    }
-    let direct = place.dir.open_direct(&place.name.partial()).ok()?;
-    let inode = |file: &File| stat_of(file).ok().map(|stat| stat.st_ino);
-    (inode(&direct).is_some() && inode(&direct) == inode(file)).then_some(direct)
-}
-
-/// What a direct write came to, or one through the page cache when its layout was refused: a
-/// device may ask for more than pages.
-fn unless_refused(direct: io::Result<()>, through: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    match direct {
-        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => through(),
-        other => other,
-    }
-}
-
 /// Reserves the blocks of the whole file and keeps its length.
 fn preallocate(place: &Place, file: &File) -> Result<()> {
     let size = place.entry.size;
@@ -412,6 +390,8 @@ fn preallocate(place: &Place, file: &File) -> Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use super::super::direct::DIRECT_FROM;
+    use super::super::fs_kind::FsKind;
     use super::super::testing::{OURS, bytes, lfs_entry, model, names, set};
     use super::*;
 
