@@ -1,7 +1,7 @@
 //! Bytes on their way to a partial, gathered so that they can go past the page cache.
 //!
 //! Owns the layout that direct I/O asks for: address, offset and length of a write are multiples of
-//! [`ALIGN`]. Invariant: the memory of a slab lies as its bytes do in the file, so that whatever
+//! a page. Invariant: the memory of a slab lies as its bytes do in the file, so that whatever
 //! of it is aligned in the file is aligned in memory.
 
 use std::ops::Range;
