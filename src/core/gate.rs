@@ -132,6 +132,13 @@ impl Decision {
         self
     }
 
+    /// The same, with more reasons to stay closed: what is in the files, and what the operator wants.
+    #[must_use]
+    pub fn also(mut self, reasons: Vec<Reason>) -> Self {
+        self.reasons.extend(reasons);
+        self
+    }
+
     /// 0 when open, else the code's.
     #[must_use]
     pub fn exit(&self) -> u8 {
