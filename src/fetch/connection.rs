@@ -21,7 +21,7 @@ use crate::blocking::Started;
 use crate::clock;
 use crate::core::pace::WINDOW;
 use crate::core::plan::{Assignment, FileId, Next};
-use crate::sources::{Body, ReadError};
+use crate::sources::ReadError;
 use crate::volume::VolumeError;
 
 /// Unclaimed bytes of a file at which its connections wait for the disk.
@@ -80,36 +80,29 @@ pub(super) struct Attempt {
 
 /// None when a small file came whole and was handed on.
 async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, room: &mut Room) -> Option<Attempt> {
-    let (began, mut reached) = (clock::since_boot(), assignment.range.start);
+    let (began, start) = (clock::since_boot(), assignment.range.start);
+    let failed = |error| Some(Attempt { began, reached: start, progressed: false, result: Err(error) });
     let _counted = shared.context.progress.connection();
-    let started = async {
-        let came = small::receive(shared, assignment, index, ask(shared, assignment).await?).await;
-        if matches!(came, Came::Whole) {
-            return Ok(None);
-        }
-        // Not before an answer came: a file that cannot be had leaves nothing on disk.
-        Ok(Some((came, shared.open(assignment.file).await?)))
+    let came = match ask(shared, assignment, index).await {
+        Ok(stream) => small::receive(stream).await?,
+        Err(error) => return failed(error),
     };
-    let (came, file) = match started.await {
-        Ok(Some(started)) => started,
-        Ok(None) => return None,
-        Err(error) => return Some(Attempt { began, reached, progressed: false, result: Err(error) }),
+    // Not before an answer came: a file that cannot be had leaves nothing on disk.
+    let file = match shared.open(assignment.file).await {
+        Ok(file) => file,
+        Err(error) => return failed(error),
     };
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
-    let mut result = match came {
-        Came::Body(body) => {
+    let (reached, mut result) = match came {
+        Came::Large(mut stream) => {
             let mut intake = Intake::new(&file, &shared.context.blocking, room);
-            let received = receive(shared, assignment, index, body, &mut checkpoints, &mut intake, &mut reached).await;
-            match received {
-                Err(AttemptError::Volume(_)) => received,
-                _ => intake.flush().await.map_err(Into::into).and(received),
-            }
+            let received = receive(&mut stream, &mut checkpoints, &mut intake).await;
+            (stream.reached, gathered(&stream, intake, received).await)
         }
         Came::Part(bytes, result) => {
-            reached += bytes.len() as u64;
-            file.write(assignment.range.start, &bytes).map_err(Into::into).and(result)
+            let written = file.write(start, &bytes).map_err(Into::into);
+            (start + bytes.len() as u64, written.and(result.map_err(|error| *error)))
         }
-        Came::Whole => Ok(()),
     };
     let settled = checkpoints.settle(result.is_err()).await;
     if let Err(error) = settled
@@ -120,7 +113,31 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, ro
     Some(Attempt { began, reached, progressed: checkpoints.progressed, result })
 }
 
-async fn ask(shared: &Shared, assignment: &Assignment) -> Result<Body, AttemptError> {
+async fn receive(
+    stream: &mut Stream<'_>,
+    checkpoints: &mut Checkpoints<'_>,
+    intake: &mut Intake<'_>,
+) -> Result<(), AttemptError> {
+    while let Some((at, bytes)) = stream.next(Some(intake)).await? {
+        intake.put(at, &bytes).await?;
+        checkpoints.tick().await?;
+    }
+    Ok(())
+}
+
+/// Writes what is still gathered, unless it counts for nothing or the disk failed.
+async fn gathered(
+    stream: &Stream<'_>,
+    mut intake: Intake<'_>,
+    received: Result<(), AttemptError>,
+) -> Result<(), AttemptError> {
+    if stream.is_void() || matches!(received, Err(AttemptError::Volume(_))) {
+        return received;
+    }
+    intake.flush().await.map_err(Into::into).and(received)
+}
+
+async fn ask<'a>(shared: &'a Shared, assignment: &'a Assignment, index: usize) -> Result<Stream<'a>, AttemptError> {
     // Others may have been given the end of the range since.
     let range = assignment.range.start..shared.plan().end_of(assignment.id);
     if range.is_empty() {
@@ -135,64 +152,69 @@ async fn ask(shared: &Shared, assignment: &Assignment) -> Result<Body, AttemptEr
         shared.plan().answers_ranges(assignment.file);
         shared.wake.notify_waiters();
     }
-    Ok(body)
+    let body = Paced::new(body, shared.context.throttle.clone());
+    let reached = assignment.range.start;
+    Ok(Stream { shared, assignment, index, body, looks: interval(WINDOW), reached, is_over: false })
 }
 
-async fn receive(
-    shared: &Shared,
-    assignment: &Assignment,
+/// The bytes of one answer, as far as the plan gives them to this connection.
+pub(super) struct Stream<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) assignment: &'a Assignment,
     index: usize,
-    body: Body,
-    checkpoints: &mut Checkpoints<'_>,
-    intake: &mut Intake<'_>,
-    reached: &mut u64,
-) -> Result<(), AttemptError> {
-    let mut body = Paced::new(body, shared.context.throttle.clone());
-    let mut looks = interval(WINDOW);
-    loop {
-        let unwanted = |reached| index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
-        let came = next(shared, &mut body, &mut looks, Some(intake), || unwanted(*reached)).await?;
-        let Some((at, bytes)) = came else { return Ok(()) };
+    body: Paced,
+    /// When it is time to look whether they are still wanted.
+    looks: Interval,
+    /// End of the bytes that were taken.
+    reached: u64,
+    /// Somebody else fetches the rest.
+    is_over: bool,
+}
+
+impl Stream<'_> {
+    /// The next bytes and where they belong; none at the end. Meanwhile `intake` is flushed now and
+    /// then.
+    pub(super) async fn next(&mut self, intake: Option<&mut Intake<'_>>) -> Result<Option<(u64, Bytes)>, AttemptError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let Some((at, bytes)) = self.come(intake).await? else { return Ok(None) };
         let (ours, end) = {
-            let mut plan = shared.plan();
-            (plan.take(assignment.id, at, bytes.len() as u64), plan.end_of(assignment.id))
+            let mut plan = self.shared.plan();
+            (plan.take(self.assignment.id, at, bytes.len() as u64), plan.end_of(self.assignment.id))
         };
         if end == 0 {
-            intake.forget();
             return Err(AttemptError::Void);
         }
         let ours = usize::try_from(ours).unwrap_or(usize::MAX).min(bytes.len());
-        intake.put(at, &bytes[..ours]).await?;
-        *reached = at + ours as u64;
-        if ours < bytes.len() || (*reached == end && end < body.end()) {
-            // Somebody else fetches the rest.
-            return Ok(());
-        }
-        checkpoints.tick().await?;
+        self.reached = at + ours as u64;
+        self.is_over = ours < bytes.len() || (self.reached == end && end < self.body.end());
+        Ok(Some((at, bytes.slice(..ours))))
     }
-}
 
-/// The next bytes; none at the end. Looks now and then whether they are still wanted from here: all
-/// the rest may have been taken away, or there are to be fewer connections.
-pub(super) async fn next(
-    shared: &Shared,
-    body: &mut Paced,
-    looks: &mut Interval,
-    mut intake: Option<&mut Intake<'_>>,
-    unwanted: impl Fn() -> bool,
-) -> Result<Option<(u64, Bytes)>, AttemptError> {
-    let next = body.next();
-    tokio::pin!(next);
-    loop {
-        select! {
-            biased;
-            () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
-            _ = looks.tick() => match &mut intake {
-                _ if unwanted() => return Err(AttemptError::Void),
-                Some(intake) => intake.flush().await?,
-                None => {}
-            },
-            came = &mut next => return Ok(came?),
+    /// Whether nothing of it counts any more.
+    fn is_void(&self) -> bool {
+        self.shared.plan().end_of(self.assignment.id) == 0
+    }
+
+    /// What comes next. Looks now and then whether it is still wanted from here: all the rest may
+    /// have been taken away, or there are to be fewer connections.
+    async fn come(&mut self, mut intake: Option<&mut Intake<'_>>) -> Result<Option<(u64, Bytes)>, AttemptError> {
+        let Self { shared, assignment, index, body, looks, reached, .. } = self;
+        let unwanted = || *index >= shared.level() || shared.plan().end_of(assignment.id) <= *reached;
+        let next = body.next();
+        tokio::pin!(next);
+        loop {
+            select! {
+                biased;
+                () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
+                _ = looks.tick() => match &mut intake {
+                    _ if unwanted() => return Err(AttemptError::Void),
+                    Some(intake) => intake.flush().await?,
+                    None => {}
+                },
+                came = &mut next => return Ok(came?),
+            }
         }
     }
 }

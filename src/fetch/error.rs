@@ -14,9 +14,6 @@ pub(crate) enum FinishError {
     /// The disk failed.
     #[error("the disk failed")]
     Volume(#[from] VolumeError),
-    /// A small file could not be written; nothing of it is left.
-    #[error("the disk failed")]
-    Unwritten(#[source] VolumeError),
     /// Another process owns the volume.
     #[error("{0}")]
     Ownership(OwnershipLost),

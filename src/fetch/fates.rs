@@ -115,8 +115,7 @@ impl Pool {
                 self.progress_at = clock::since_boot();
             }
             Err(FinishError::Publish(source)) => self.end(FetchError::Publish { path: path(), source }),
-            Err(FinishError::Volume(source)) => self.end(FetchError::Volume { path: path(), source }),
-            Err(FinishError::Unwritten(error)) => self.unwritten(id, error).await,
+            Err(FinishError::Volume(error)) => self.finish_failed(id, error),
             Err(FinishError::Ownership(error)) => self.end(FetchError::Ownership(error)),
             Err(FinishError::Stopped) => {}
             Err(FinishError::Mismatch(mismatch)) => self.mismatched(id, mismatch).await,
@@ -158,19 +157,6 @@ impl Pool {
         fate.serial += 1;
         let serial = fate.serial;
         if pause.is_zero() { self.retry(id, serial) } else { self.start_pause(id, serial, pause) }
-    }
-
-    /// A small file of which the disk took nothing comes again.
-    async fn unwritten(&mut self, id: FileId, error: VolumeError) {
-        let entry = self.shared.entry(id);
-        let Some(fate) = self.fates.get_mut(&id) else { return };
-        self.shared.context.progress.lost(entry.size, 0);
-        if error.code() == Code::NoSpace || fate.disk_failures.failed() >= DISK_TRIES {
-            return self.end(FetchError::Volume { path: entry.path.clone(), source: error });
-        }
-        warn!(file = %entry.path, error = in_words(&error), "the disk failed; the file comes again");
-        self.shared.put(id, Place::Empty).await;
-        self.shared.plan().restart(id, RangeSet::from(0..entry.size), None);
     }
 
     async fn mismatched(&mut self, id: FileId, mismatch: Mismatch) {
@@ -248,19 +234,42 @@ impl Pool {
         plan.restart(id, RangeSet::from(0..self.shared.entry(id).size), None);
     }
 
-    /// A failed write or sync is final for what was not claimed before it (P3).
+    /// A failed write or sync is final for what was not claimed before it (P3): the file goes on from
+    /// there, unless the disk failed once too often.
     async fn disk_failed(&mut self, id: FileId, error: VolumeError) {
-        let Some(fate) = self.fates.get_mut(&id) else { return };
-        if fate.reset.is_some() {
-            return;
+        let shared = Arc::clone(&self.shared);
+        let mut place = shared.slots[&id].place.lock().await;
+        let is_open = match &*place {
+            Place::Open(_) => true,
+            Place::Empty => false,
+            // Whoever has it now meets the failure too.
+            Place::Busy => return,
+        };
+        let goes_on = self.goes_on_from_claims(id, error);
+        // What is open is reset by the last connection that lets go of it.
+        if goes_on && !is_open {
+            *place = Place::Busy;
+            self.start_reset(id, None, Reset::Reopen);
         }
+    }
+
+    /// The same, of a file that nobody holds any more.
+    fn finish_failed(&mut self, id: FileId, error: VolumeError) {
+        if self.goes_on_from_claims(id, error) {
+            self.start_reset(id, None, Reset::Reopen);
+        }
+    }
+
+    fn goes_on_from_claims(&mut self, id: FileId, error: VolumeError) -> bool {
+        let Some(fate) = self.fates.get_mut(&id).filter(|fate| fate.reset.is_none()) else { return false };
         let path = self.shared.entry(id).path.clone();
-        let open = matches!(*self.shared.slots[&id].place.lock().await, Place::Open(_));
-        if error.code() == Code::NoSpace || !open || fate.disk_failures.failed() >= DISK_TRIES {
-            return self.end(FetchError::Volume { path, source: error });
+        if error.code() == Code::NoSpace || fate.disk_failures.failed() >= DISK_TRIES {
+            self.end(FetchError::Volume { path, source: error });
+            return false;
         }
         warn!(file = %path, error = in_words(&error), "the disk failed; the file goes on from what is claimed");
         self.start_over(id, Reset::Reopen);
+        true
     }
 
     fn give_up_reading(&mut self, id: FileId, error: ReadError) {

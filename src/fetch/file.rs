@@ -273,38 +273,59 @@ impl FileFetch {
     /// Ends the file: last hashing, sync, proof. Blocks. With `readback` the bytes are read from
     /// disk after the sync, and those decide. A stop that comes first leaves everything claimed.
     pub(crate) fn finish(self, readback: bool, stop: &CancellationToken) -> Result<Judged, FinishError> {
-        self.hash_from_disk(stop)?;
-        if readback || self.hash_lags() {
-            // Reading takes long: what is received shall not be lost when it is stopped.
-            self.checkpoint()?;
+        if let Err(error) = self.prepare(readback, stop) {
+            self.count_as_lost();
+            return Err(error.into());
         }
         if self.hash_lags() {
             return Err(FinishError::Stopped);
         }
         let Self { partial, progress, state, gives_back, .. } = self;
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let sealed = partial.seal()?;
-        progress.became_durable(state.received.len_bytes() - state.durable.len_bytes());
-        let streamed = state.streamed && !readback;
-        let judged = match state.hasher.filter(|_| !readback) {
-            Some(hasher) => hasher.finish(),
-            None => prove(&sealed, stop)?.ok_or(FinishError::Stopped)?,
-        };
+        let (size, durable) = (state.received.len_bytes(), state.durable.len_bytes());
+        let sealed = partial.seal().inspect_err(|_| progress.lost(size, durable))?;
+        progress.became_durable(size - durable);
+        let proved = if state.streamed { Proved::Stream } else { Proved::Readback };
+        let known = state.hasher.filter(|_| !readback).map(|hasher| (hasher.finish(), proved));
         if gives_back {
-            sealed.drop_pages(&(0..sealed.entry().size));
+            sealed.drop_pages(&(0..size));
         }
-        match judged {
-            Ok(proof) => {
-                let proved = if streamed { Proved::Stream } else { Proved::Readback };
-                Ok(Judged::Right(sealed.verified(proof, proved)?))
-            }
-            Err(mismatch) => Ok(Judged::Wrong { mismatch, sealed }),
+        judge(sealed, known, &progress, stop)
+    }
+
+    /// Hashes what is left, and claims everything before a long reading: a stop shall lose nothing.
+    fn prepare(&self, readback: bool, stop: &CancellationToken) -> Result<(), VolumeError> {
+        self.hash_from_disk(stop)?;
+        if readback || self.hash_lags() {
+            self.checkpoint()?;
         }
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a sealed partial is: by what its bytes turned out to be as they came, where that is known and
+/// counts, else by those on disk. Blocks.
+pub(super) fn judge(
+    sealed: Sealed,
+    known: Option<(Result<Proof, Mismatch>, Proved)>,
+    progress: &Progress,
+    stop: &CancellationToken,
+) -> Result<Judged, FinishError> {
+    let size = sealed.entry().size;
+    let (judged, proved) = if let Some(known) = known {
+        known
+    } else {
+        let read = prove(&sealed, stop).inspect_err(|_| progress.lost(size, size))?;
+        (read.ok_or(FinishError::Stopped)?, Proved::Readback)
+    };
+    Ok(match judged {
+        Ok(proof) => Judged::Right(sealed.verified(proof, proved).inspect_err(|_| progress.lost(size, size))?),
+        Err(mismatch) => Judged::Wrong { mismatch, sealed },
+    })
 }
 
 fn feed(partial: &Partial, hasher: &mut FileHasher, end: u64, buffer: &mut [u8]) -> Result<(), VolumeError> {
@@ -325,14 +346,16 @@ fn cut(partial: &Partial, found: u64) -> VolumeError {
 }
 
 /// Hashes a sealed partial from disk, past the page cache where the system allows; nothing when
-/// a stop came first.
-pub(super) fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proof, Mismatch>>, VolumeError> {
-    sealed.drop_pages(&(0..sealed.entry().size));
+/// a stop came first. What it read into the cache is given back.
+fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proof, Mismatch>>, VolumeError> {
+    let whole = 0..sealed.entry().size;
+    sealed.drop_pages(&whole);
     let mut hasher = FileHasher::new(sealed.entry());
     let mut buffer = vec![0; READ_STEP];
     while !stop.is_cancelled() {
         let read = sealed.read_at(hasher.position(), &mut buffer)?;
         if read == 0 {
+            sealed.drop_pages(&whole);
             return Ok(Some(hasher.finish()));
         }
         hasher.update(&buffer[..read]);

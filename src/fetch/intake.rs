@@ -65,11 +65,6 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    /// Forgets what was gathered: it counts for nothing any more.
-    pub(super) fn forget(&mut self) {
-        self.gathering = None;
-    }
-
     /// Hashes and gathers as many bytes as there is room for; none when they are not to be gathered.
     fn gather(&mut self, at: u64, bytes: &[u8]) -> Option<usize> {
         if self.gathering.is_none() {
@@ -107,20 +102,35 @@ mod tests {
 
     const OURS: WriterId = WriterId::new(1, 1);
 
-    /// A file of 5 MiB of which nothing is there, and its bytes; whether they are gathered.
-    fn begun(model: &ModelDir) -> (Arc<FileFetch>, Vec<u8>, bool) {
+    struct Scene {
+        file: Arc<FileFetch>,
+        bytes: Vec<u8>,
+        /// Whether its bytes are gathered here.
+        gathers: bool,
+        blocking: Blocking,
+        room: Room,
+        _place: tempfile::TempDir,
+    }
+
+    /// A file of 5 MiB of which nothing is there.
+    fn begun() -> Scene {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(&place.path().join("model")).unwrap();
         let bytes: Vec<u8> = (0..5u32 << 20).map(|n| u8::try_from(n % 251).unwrap()).collect();
-        let partial = Partial::create(model, &lfs_entry("a.bin", &bytes), OURS).unwrap();
+        let partial = Partial::create(&model, &lfs_entry("a.bin", &bytes), OURS).unwrap();
         let gathers = partial.prefers_slabs();
-        (Arc::new(FileFetch::new(partial, RangeSet::new(), Arc::default())), bytes, gathers)
+        let file = Arc::new(FileFetch::new(partial, RangeSet::new(), Arc::default()));
+        Scene { file, bytes, gathers, blocking: Blocking::new(Handle::current(), 1), room: None, _place: place }
+    }
+
+    fn assert_right(file: Arc<FileFetch>) {
+        let judged = Arc::try_unwrap(file).unwrap().finish(false, &CancellationToken::new()).unwrap();
+        assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
     }
 
     #[tokio::test]
     async fn gathered_bytes_count_only_once_they_are_written_and_make_the_right_file() {
-        let place = tempfile::tempdir().unwrap();
-        let model = ModelDir::create(&place.path().join("model")).unwrap();
-        let (file, bytes, gathers) = begun(&model);
-        let (blocking, mut room) = (Blocking::new(Handle::current(), 1), None);
+        let Scene { file, bytes, gathers, blocking, mut room, _place } = begun();
         let mut intake = Intake::new(&file, &blocking, &mut room);
         intake.put(0, &bytes[..1000]).await.unwrap();
         assert_eq!(file.unclaimed(), if gathers { 0 } else { 1000 }, "nothing of it may be claimed");
@@ -134,23 +144,17 @@ mod tests {
         intake.put(1000, &bytes[1000..ahead]).await.unwrap();
         intake.flush().await.unwrap();
         assert!(file.is_whole());
-        let judged = Arc::try_unwrap(file).unwrap().finish(false, &CancellationToken::new()).unwrap();
-        assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
+        assert_right(file);
     }
 
     #[tokio::test]
-    async fn what_is_forgotten_is_not_written_and_the_file_is_proved_from_disk() {
-        let place = tempfile::tempdir().unwrap();
-        let model = ModelDir::create(&place.path().join("model")).unwrap();
-        let (file, bytes, gathers) = begun(&model);
-        let (blocking, mut room) = (Blocking::new(Handle::current(), 1), None);
+    async fn what_is_not_flushed_is_not_written_and_the_file_is_proved_from_disk() {
+        let Scene { file, bytes, gathers, blocking, mut room, _place } = begun();
         let mut intake = Intake::new(&file, &blocking, &mut room);
         intake.put(0, &bytes[..1000]).await.unwrap();
-        intake.forget();
-        intake.flush().await.unwrap();
+        drop(intake);
         assert_eq!(file.unclaimed(), if gathers { 0 } else { 1000 });
         file.write(0, &bytes).unwrap();
-        let judged = Arc::try_unwrap(file).unwrap().finish(false, &CancellationToken::new()).unwrap();
-        assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
+        assert_right(file);
     }
 }

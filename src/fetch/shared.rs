@@ -25,7 +25,7 @@ use crate::core::manifest::FileEntry;
 use crate::core::plan::{FileId, Plan, Way};
 use crate::core::range_set::RangeSet;
 use crate::sources::HubSource;
-use crate::volume::partial::Partial;
+use crate::volume::partial::{Partial, Resumed};
 use crate::volume::publish::Verified;
 use crate::volume::quarantine::Quarantine;
 use crate::volume::writer::WriterId;
@@ -153,9 +153,7 @@ impl Shared {
             let durable = adopted.as_ref().map(|(_, durable)| durable.clone()).unwrap_or_default();
             context.progress.found(durable.len_bytes());
             let missing = durable.missing(entry.size);
-            if !missing.is_empty() {
-                plan.add(id, entry.size, missing, Way::Ranges);
-            }
+            plan.add(id, entry.size, missing, Way::Ranges);
             let place = match adopted {
                 Some((partial, durable)) => {
                     let file = FileFetch::new(partial, durable, Arc::clone(&context.progress));
@@ -219,6 +217,18 @@ impl Shared {
         let partial = Partial::create_anew(&self.context.model, self.entry(id), self.context.writer)?;
         let file = FileFetch::new(partial, RangeSet::new(), Arc::clone(&self.context.progress));
         Ok(file.giving_pages_back(self.context.low_impact))
+    }
+
+    /// Takes a file up from what its claims prove, or begins it. Blocks.
+    pub(super) fn resume(&self, id: FileId) -> Result<Reopened, VolumeError> {
+        let context = &self.context;
+        let Some(Resumed { partial, durable }) = Partial::resume(&context.model, self.entry(id), context.writer)?
+        else {
+            return Ok((self.create(id)?, RangeSet::new()));
+        };
+        context.progress.found(durable.len_bytes());
+        let file = FileFetch::new(partial, durable.clone(), Arc::clone(&context.progress));
+        Ok((file.giving_pages_back(context.low_impact), durable))
     }
 
     /// Takes a file that nobody else holds out of its place, which is busy from then on.

@@ -10,20 +10,16 @@
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{self, AttemptError};
+use super::connection::{AttemptError, Stream};
 use super::error::FinishError;
 use super::file;
 use super::shared::{Event, Place, Shared};
-use super::throttle::Paced;
 use crate::clock;
-use crate::core::pace::WINDOW;
-use crate::core::plan::{Assignment, FileId};
+use crate::core::plan::FileId;
 use crate::core::receipt::Proved;
 use crate::core::verify::{FileHasher, Proof};
-use crate::sources::Body;
 use crate::volume::publish::Verified;
 use crate::volume::whole::{WholeFiles, Written};
 
@@ -65,77 +61,54 @@ impl Smalls {
 type Each<T> = Vec<(FileId, Result<T, FinishError>)>;
 
 /// What became of an answer.
-#[derive(Debug)]
-pub(super) enum Came {
-    /// It is no small file.
-    Body(Body),
-    /// A small file, which waits for its batch.
-    Whole,
+pub(super) enum Came<'a> {
+    /// It is no small file: nothing was taken yet.
+    Large(Box<Stream<'a>>),
     /// Bytes from the first on that are not all of the file, or not the file's, and why no more came.
-    Part(Vec<u8>, Result<(), AttemptError>),
+    Part(Vec<u8>, Result<(), Box<AttemptError>>),
 }
 
-/// Receives a small file of which nothing is there yet.
-pub(super) async fn receive(shared: &Shared, assignment: &Assignment, index: usize, body: Body) -> Came {
+/// Receives a small file of which nothing is there yet; none when it waits for its batch.
+pub(super) async fn receive(mut stream: Stream<'_>) -> Option<Came<'_>> {
+    let (shared, assignment) = (stream.shared, stream.assignment);
     let entry = shared.entry(assignment.file);
     let alone = assignment.range == (0..entry.size) && entry.size <= SMALL_MAX;
     if !alone || !matches!(*shared.slots[&assignment.file].place.lock().await, Place::Empty) {
-        return Came::Body(body);
+        return Some(Came::Large(Box::new(stream)));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(entry.size).unwrap_or(0));
-    let result = gather(shared, assignment, index, body, &mut bytes).await;
+    let result = gather(&mut stream, &mut bytes).await;
     if result.is_err() || bytes.len() as u64 != entry.size {
-        return Came::Part(bytes, result);
+        return Some(Came::Part(bytes, result.map_err(Box::new)));
     }
     let mut hasher = FileHasher::new(entry);
     hasher.update(&bytes);
-    let Ok(proof) = hasher.finish() else { return Came::Part(bytes, Ok(())) };
-    hand_over(shared, assignment, bytes, proof).await
+    let Ok(proof) = hasher.finish() else { return Some(Came::Part(bytes, Ok(()))) };
+    let bytes = hand_over(shared, assignment.file, bytes, proof).await?;
+    Some(Came::Part(bytes, Ok(())))
 }
 
-async fn gather(
-    shared: &Shared,
-    assignment: &Assignment,
-    index: usize,
-    body: Body,
-    bytes: &mut Vec<u8>,
-) -> Result<(), AttemptError> {
-    let mut body = Paced::new(body, shared.context.throttle.clone());
-    let mut looks = interval(WINDOW);
-    loop {
-        let reached = bytes.len() as u64;
-        let unwanted = || index >= shared.level() || shared.plan().end_of(assignment.id) <= reached;
-        let Some((at, came)) = connection::next(shared, &mut body, &mut looks, None, unwanted).await? else {
-            return Ok(());
-        };
-        let (ours, end) = {
-            let mut plan = shared.plan();
-            (plan.take(assignment.id, at, came.len() as u64), plan.end_of(assignment.id))
-        };
-        if end == 0 {
-            return Err(AttemptError::Void);
-        }
-        let ours = usize::try_from(ours).unwrap_or(usize::MAX).min(came.len());
-        bytes.extend_from_slice(&came[..ours]);
-        if ours < came.len() {
-            // Somebody else fetches the rest.
-            return Ok(());
-        }
+async fn gather(stream: &mut Stream<'_>, bytes: &mut Vec<u8>) -> Result<(), AttemptError> {
+    while let Some((_, came)) = stream.next(None).await? {
+        bytes.extend_from_slice(&came);
     }
+    Ok(())
 }
 
-async fn hand_over(shared: &Shared, assignment: &Assignment, bytes: Vec<u8>, proof: Proof) -> Came {
-    let room = Arc::clone(&shared.small.room).acquire_many_owned(units(proof.size())).await;
-    let mut place = shared.slots[&assignment.file].place.lock().await;
-    // The file may have been started otherwise while it was received, or the job may be over.
-    let (Ok(room), Place::Empty) = (room, &*place) else { return Came::Part(bytes, Ok(())) };
-    let small = Small { id: assignment.file, bytes, proof, _room: room };
+/// Gives the bytes back when the batches cannot have them: the file may have been started otherwise
+/// while it was received, or the job may be over.
+async fn hand_over(shared: &Shared, id: FileId, bytes: Vec<u8>, proof: Proof) -> Option<Vec<u8>> {
+    let size = proof.size();
+    let room = Arc::clone(&shared.small.room).acquire_many_owned(units(size)).await;
+    let mut place = shared.slots[&id].place.lock().await;
+    let (Ok(room), Place::Empty) = (room, &*place) else { return Some(bytes) };
+    let small = Small { id, bytes, proof, _room: room };
     if let Err(mpsc::error::SendError(small)) = shared.small.queue.send(small) {
-        return Came::Part(small.bytes, Ok(()));
+        return Some(small.bytes);
     }
     *place = Place::Busy;
-    shared.context.progress.came(shared.entry(assignment.file).size, clock::since_boot());
-    Came::Whole
+    shared.context.progress.came(size, clock::since_boot());
+    None
 }
 
 fn units(size: u64) -> u32 {
@@ -194,35 +167,39 @@ async fn settle(shared: &Arc<Shared>, batch: Vec<Small>) -> Each<()> {
 /// Writes all files of a batch, if this process may: nothing is durable yet. Blocks.
 fn write(shared: &Shared, batch: Vec<Small>) -> Each<(Written, Proof)> {
     let context = &shared.context;
-    let files = match (context.may_write)() {
-        Ok(()) => WholeFiles::of(&context.model, context.writer).map_err(FinishError::Volume),
-        Err(lost) => Err(FinishError::Ownership(lost)),
+    if let Err(error) = (context.may_write)() {
+        // It ends the job, so one file tells it.
+        return batch.first().map(|small| (small.id, Err(FinishError::Ownership(error)))).into_iter().collect();
+    }
+    let mut files = None;
+    let mut write = |id, bytes: &[u8]| {
+        let files = match &mut files {
+            Some(files) => files,
+            none => none.insert(WholeFiles::of(&context.model, context.writer)?),
+        };
+        files.write(shared.entry(id), bytes)
     };
-    let files = match files {
-        Ok(files) => files,
-        // What holds for all is told of one: it ends the job.
-        Err(error) => return batch.into_iter().take(1).map(|small| small.id).zip([Err(error)]).collect(),
-    };
-    let write = |Small { id, bytes, proof, .. }| {
-        let written = files.write(shared.entry(id), &bytes).map_err(FinishError::Unwritten);
-        (id, written.map(|written| (written, proof)))
-    };
-    batch.into_iter().map(write).collect()
+    let each = batch.into_iter().map(|Small { id, bytes, proof, .. }| {
+        let written = write(id, &bytes).inspect_err(|_| lost(shared, id));
+        (id, written.map(|written| (written, proof)).map_err(FinishError::Volume))
+    });
+    each.collect()
 }
 
 /// Makes one file durable, and sees to its proof. Blocks.
 fn verify(shared: &Shared, id: FileId, written: Written, proof: Proof) -> Result<Verified, FinishError> {
-    let entry = shared.entry(id);
-    let sealed = written.seal()?;
-    shared.context.progress.became_durable(entry.size);
-    if shared.context.low_impact {
-        sealed.drop_pages(&(0..entry.size));
+    let context = &shared.context;
+    let sealed = written.seal().inspect_err(|_| lost(shared, id))?;
+    let size = shared.entry(id).size;
+    context.progress.became_durable(size);
+    if context.low_impact {
+        sealed.drop_pages(&(0..size));
     }
-    if !shared.context.readback {
-        return Ok(sealed.verified(proof, Proved::Stream)?);
-    }
-    match file::prove(&sealed, &shared.stop)?.ok_or(FinishError::Stopped)? {
-        Ok(proof) => Ok(sealed.verified(proof, Proved::Readback)?),
-        Err(mismatch) => Err(shared.set_aside(entry, sealed, mismatch)),
-    }
+    let known = (!context.readback).then_some((Ok(proof), Proved::Stream));
+    shared.right(id, file::judge(sealed, known, &context.progress, &shared.stop)?)
+}
+
+/// Nothing of the file is left.
+fn lost(shared: &Shared, id: FileId) {
+    shared.context.progress.lost(shared.entry(id).size, 0);
 }

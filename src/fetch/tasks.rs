@@ -18,7 +18,7 @@ use crate::core::causes::in_words;
 use crate::core::manifest::FileEntry;
 use crate::core::plan::FileId;
 use crate::core::verify::Mismatch;
-use crate::volume::publish::Sealed;
+use crate::volume::publish::{Sealed, Verified};
 
 impl Pool {
     /// Takes a file as far as it can go now: resets it, hashes what waits on disk, finishes it
@@ -43,7 +43,7 @@ impl Pool {
         drop(file);
         let Some(file) = self.shared.take_alone(id).await else { return };
         match reset {
-            Some(reset) => self.start_reset(id, file, reset),
+            Some(reset) => self.start_reset(id, Some(file), reset),
             None => self.start_finish(id, Some(file)),
         }
     }
@@ -61,7 +61,6 @@ impl Pool {
 
     /// Judges a whole file and publishes it; one without bytes is made first.
     pub(super) fn start_finish(&mut self, id: FileId, file: Option<FileFetch>) {
-        self.shared.plan().remove(id);
         let shared = Arc::clone(&self.shared);
         let task = async move {
             let reads = shared.context.readback || file.as_ref().is_some_and(FileFetch::hash_lags);
@@ -73,12 +72,15 @@ impl Pool {
         self.tasks.spawn_on(task, &self.shared.context.runtime);
     }
 
-    fn start_reset(&mut self, id: FileId, file: FileFetch, reset: Reset) {
+    /// Makes a file ready to start again; one that nobody holds is taken up from disk.
+    pub(super) fn start_reset(&mut self, id: FileId, file: Option<FileFetch>, reset: Reset) {
         let shared = Arc::clone(&self.shared);
         let task = async move {
-            let work = move || match reset {
-                Reset::Reopen => file.reopen().map(|reopened| Some(Box::new(reopened))),
-                Reset::Discard(_) => file.discard().map(|()| None),
+            let working = Arc::clone(&shared);
+            let work = move || match (reset, file) {
+                (Reset::Reopen, Some(file)) => file.reopen().map(|reopened| Some(Box::new(reopened))),
+                (Reset::Reopen, None) => working.resume(id).map(|resumed| Some(Box::new(resumed))),
+                (Reset::Discard(_), file) => file.map_or(Ok(()), FileFetch::discard).map(|()| None),
             };
             let result = shared.context.blocking.run(work).await;
             let _ = shared.events.send(Event::Reset { file: id, result }).await;
@@ -104,17 +106,21 @@ fn finish(shared: &Shared, id: FileId, file: Option<FileFetch>) -> Result<(), Fi
         Some(file) => file,
         None => shared.create(id)?,
     };
-    match file.finish(shared.context.readback, &shared.stop)? {
-        Judged::Right(verified) => {
-            Ok((shared.context.publish)(vec![verified]).into_iter().collect::<Result<(), _>>()?)
-        }
-        Judged::Wrong { mismatch, sealed } => Err(shared.set_aside(shared.entry(id), sealed, mismatch)),
-    }
+    let verified = shared.right(id, file.finish(shared.context.readback, &shared.stop)?)?;
+    let published = (shared.context.publish)(vec![verified]).pop();
+    Ok(published.unwrap_or(Ok(()))?)
 }
 
 impl Shared {
-    /// Puts wrong bytes into quarantine. Blocks.
-    pub(super) fn set_aside(&self, entry: &FileEntry, sealed: Sealed, mismatch: Mismatch) -> FinishError {
+    /// The file, if its bytes are right; wrong ones go to quarantine. Blocks.
+    pub(super) fn right(&self, id: FileId, judged: Judged) -> Result<Verified, FinishError> {
+        match judged {
+            Judged::Right(verified) => Ok(verified),
+            Judged::Wrong { mismatch, sealed } => Err(self.set_aside(self.entry(id), sealed, mismatch)),
+        }
+    }
+
+    fn set_aside(&self, entry: &FileEntry, sealed: Sealed, mismatch: Mismatch) -> FinishError {
         match sealed.quarantine(&self.context.quarantine) {
             Ok(kept) => {
                 warn!(file = %entry.path, kept = %kept.path().display(), %mismatch, "wrong bytes were set aside");

@@ -70,6 +70,18 @@ impl Place {
         VolumeError::new(step, self.shown(), error)
     }
 
+    /// Makes the file; what a failed try of this writer left of it makes room.
+    pub(super) fn create_anew(&self) -> Result<File> {
+        let name = self.name.partial();
+        match self.dir.create_file(&name) {
+            Err(VolumeError::Occupied { .. }) => {
+                self.discard()?;
+                self.dir.create_file(&name)
+            }
+            other => other,
+        }
+    }
+
     /// Removes the partial and its claims.
     pub(super) fn discard(&self) -> Result<()> {
         self.dir.remove(&self.name.partial())?;
@@ -94,12 +106,7 @@ impl Partial {
     pub fn create(model: &ModelDir, entry: &FileEntry, writer: WriterId) -> Result<Self> {
         let place = Place::of(model, entry, writer)?;
         let file = place.dir.create_file(&place.name.partial())?;
-        if let Err(error) = preallocate(&place, &file) {
-            // Nothing of it is worth keeping, and the error to tell is the first.
-            let _left = place.discard();
-            return Err(error);
-        }
-        Ok(Self::new(place, file, None))
+        Self::begun(place, file)
     }
 
     /// As [`Self::create`]; what a failed try of this writer left of it makes room.
@@ -107,13 +114,9 @@ impl Partial {
     /// # Errors
     /// As [`Self::create`], but for that.
     pub fn create_anew(model: &ModelDir, entry: &FileEntry, writer: WriterId) -> Result<Self> {
-        match Self::create(model, entry, writer) {
-            Err(VolumeError::Occupied { .. }) => {
-                Place::of(model, entry, writer)?.discard()?;
-                Self::create(model, entry, writer)
-            }
-            other => other,
-        }
+        let place = Place::of(model, entry, writer)?;
+        let file = place.create_anew()?;
+        Self::begun(place, file)
     }
 
     /// Opens this writer's own partial of a file again; `None` when it has none.
@@ -157,6 +160,15 @@ impl Partial {
         partial.end.store(prefix, Ordering::Release);
         partial.scattered.store(!in_order, Ordering::Release);
         Ok(Resumed { partial, durable })
+    }
+
+    fn begun(place: Place, file: File) -> Result<Self> {
+        if let Err(error) = preallocate(&place, &file) {
+            // Nothing of it is worth keeping, and the error to tell is the first.
+            let _left = place.discard();
+            return Err(error);
+        }
+        Ok(Self::new(place, file, None))
     }
 
     fn new(place: Place, file: File, claims: Option<ClaimsFile>) -> Self {

@@ -36,18 +36,11 @@ impl WholeFiles {
         Ok(Self { partials: model.partials()?, writer })
     }
 
-    /// Writes all bytes of a file of which this writer has no partial.
+    /// Writes all bytes of a file; what a failed try left of it makes room.
     pub fn write(&self, entry: &FileEntry, bytes: &[u8]) -> Result<Written> {
         let name = PartialName::of(&entry.path, self.writer);
         let place = Place { dir: self.partials.clone(), name, entry: entry.clone() };
-        let file = match place.dir.create_file(&place.name.partial()) {
-            // Ours, of an earlier try, which could not be removed then.
-            Err(VolumeError::Occupied { .. }) => {
-                place.discard()?;
-                place.dir.create_file(&place.name.partial())?
-            }
-            other => other?,
-        };
+        let file = place.create_anew()?;
         let written = file.write_all_at(bytes, 0).map_err(|e| place.fail(Step::Write, e));
         kept(&place, written)?;
         Ok(Written { place, file })
