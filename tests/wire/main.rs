@@ -42,6 +42,10 @@ fn repo(files: &[(&str, u64)]) -> RepoSpec {
     files.iter().map(file).fold(RepoSpec::new("org/model"), RepoSpec::file)
 }
 
+/// How long these tests wait for a head, for bytes, for a connection: long enough that a loaded machine
+/// does not make a peer look silent that is not.
+const PATIENCE: &str = "2s";
+
 /// A hub, and a world that loses patience soon.
 struct Scene {
     hub: Hub,
@@ -54,9 +58,9 @@ impl Scene {
         let hub = Hub::start(repo.clone());
         let mut world = Muster::on(&hub);
         for (name, value) in [
-            ("MUSTER_CONNECT_TIMEOUT", "1s"),
-            ("MUSTER_HEADER_TIMEOUT", "1s"),
-            ("MUSTER_IDLE_TIMEOUT", "1s"),
+            ("MUSTER_CONNECT_TIMEOUT", PATIENCE),
+            ("MUSTER_HEADER_TIMEOUT", PATIENCE),
+            ("MUSTER_IDLE_TIMEOUT", PATIENCE),
             ("MUSTER_RETRY_FOR", "20s"),
         ] {
             world = world.env(name, value);

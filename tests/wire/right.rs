@@ -34,8 +34,14 @@ fn a_renamed_repository_is_followed() {
 #[test]
 fn one_large_file_is_fetched_by_all_connections_and_split_at_the_tail() {
     let scene = Scene::of(repo(&[("big.bin", 72 * MIB + 17)]));
+    // Nobody gets far before all are there.
+    scene.hub.hold_after(MIB);
+    let world = scene.world.clone().env("MUSTER_IDLE_TIMEOUT", "60s");
+    let mut child = world.args(["pull", "org/model", "--connections", "8"]).spawn();
+    wait_until("eight connections", SOON, || scene.hub.open_connections(Origin::Cdn) >= 8);
     scene.hub.pace(4 * MIB);
-    scene.world.args(["pull", "org/model", "--connections", "8"]).run().expect_code(0);
+    scene.hub.release();
+    child.wait(SOON).expect_code(0);
     scene.assert_complete();
     let reads = scene.reads_of("big.bin");
     assert!(reads.iter().all(|seen| seen.status == 206 && seen.range.is_some()));
