@@ -9,7 +9,6 @@ use super::error::WorkError;
 use super::settling::Settling;
 use super::worker::{Site, Work};
 use crate::clock;
-use crate::core::code::Code;
 use crate::core::pace::Pace;
 use crate::core::receipt::FileRecord;
 use crate::core::units;
@@ -127,10 +126,10 @@ impl Work {
     pub(super) fn stager(&self, staged: Arc<Mutex<Vec<Staged>>>) -> fetch::Publish {
         let (bench, live) = (Arc::clone(&self.bench), Arc::clone(&self.live));
         let keep = move |verified: Verified| {
-            (bench.may_write)().map_err(|error| refused("the file was not kept", Code::Held, error))?;
+            (bench.may_write)().map_err(|error| refused("the file was not kept", error))?;
             let entry = verified.entry().clone();
             let kept = verified.stage();
-            let kept = kept.map_err(|error| refused("a verified file could not be kept", error.code(), error))?;
+            let kept = kept.map_err(|error| refused("a verified file could not be kept", error))?;
             staged.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
             live.verified(&entry);
             Ok(())
@@ -147,8 +146,8 @@ fn place(bench: &Bench, model: &ModelDir, files: Vec<Verified>) -> Vec<Result<Fi
     let refused: Vec<Option<PublishError>> = files
         .into_iter()
         .map(|file| {
-            let may = (bench.may_write)().map_err(|error| refused("the file was not published", Code::Held, error));
-            let name = || file.name(model, &mut folders).map_err(|error| unplaced(WorkError::from(error)));
+            let may = (bench.may_write)().map_err(|error| refused("the file was not published", error));
+            let name = || file.name(model, &mut folders).map_err(unplaced);
             may.and_then(|()| name()).map(|file| named.push(file)).err()
         })
         .collect();
@@ -161,10 +160,11 @@ fn place(bench: &Bench, model: &ModelDir, files: Vec<Verified>) -> Vec<Result<Fi
 }
 
 fn unplaced(error: impl Into<WorkError>) -> PublishError {
-    let error = error.into();
-    refused("the file could not be put in place", error.code(), error)
+    refused("the file could not be put in place", error)
 }
 
-fn refused(message: &str, code: Code, source: impl std::error::Error + Send + Sync + 'static) -> PublishError {
-    PublishError { message: message.to_owned(), source: Box::new(source), code }
+fn refused(message: &str, error: impl Into<WorkError>) -> PublishError {
+    let error = error.into();
+    let (code, hint) = (error.code(), error.hint());
+    PublishError { message: message.to_owned(), source: Box::new(error), code, hint }
 }

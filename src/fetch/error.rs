@@ -44,6 +44,8 @@ pub struct PublishError {
     pub source: Box<dyn std::error::Error + Send + Sync>,
     /// The outcome that follows.
     pub code: Code,
+    /// What to do next, where that is known.
+    pub hint: Option<String>,
 }
 
 /// Why a file, or the whole job, was given up.
@@ -117,7 +119,8 @@ impl FetchError {
                 "the repository itself is damaged, or a proxy is: ask its owner, or try another endpoint".to_owned(),
             ),
             Self::Volume { source, .. } => source.hint().map(str::to_owned),
-            Self::Publish { .. } | Self::Ownership(_) | Self::Stopped => None,
+            Self::Publish { source, .. } => source.hint.clone(),
+            Self::Ownership(_) | Self::Stopped => None,
         }
     }
 }

@@ -282,6 +282,11 @@ impl VolumeError {
         if matches!(self.errno(), Some(Errno::MFILE | Errno::NFILE)) {
             return Some("too many files are open: raise the limit (`ulimit -n`), or use fewer connections");
         }
+        if self.errno() == Some(Errno::IO) {
+            return Some(
+                "the disk failed, or its file system was taken out of service: see the kernel's log (`dmesg`), check it, then pull again",
+            );
+        }
         match self {
             Self::NoSpace { .. } => {
                 Some("free some space or inodes (`df`, `df -i`), or remove a model; what is there is kept and used")

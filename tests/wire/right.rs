@@ -37,7 +37,7 @@ fn one_large_file_is_fetched_by_all_connections_and_split_at_the_tail() {
     // Nobody gets far before all are there.
     scene.hub.hold_after(MIB);
     let world = scene.world.clone().env("MUSTER_IDLE_TIMEOUT", "60s");
-    let mut child = world.args(["pull", "org/model", "--connections", "8"]).spawn();
+    let child = world.args(["pull", "org/model", "--connections", "8"]).spawn();
     wait_until("eight connections", SOON, || scene.hub.open_connections(Origin::Cdn) >= 8);
     scene.hub.pace(4 * MIB);
     scene.hub.release();
