@@ -7,11 +7,14 @@
 //! connections work until the last byte. One far slower than the others is taken away. A second connection joins a file only once its server has answered a
 //! range with that range. Each question costs the logarithm of the number of files.
 
+mod file;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
+use self::file::File;
 use super::range_set::RangeSet;
 use super::speed::{Speed, Usual};
 
@@ -83,22 +86,6 @@ pub enum Way {
 }
 
 #[derive(Debug)]
-struct File {
-    size: u64,
-    unassigned: RangeSet,
-    active: usize,
-    hashed: u64,
-    way: Way,
-    held: bool,
-    /// A range was answered with that range.
-    proven: bool,
-    /// How often a slow connection was taken away from it.
-    relieved: u32,
-    /// Its place in [`Plan::waiting`].
-    rank: Option<u64>,
-}
-
-#[derive(Debug)]
 struct Active {
     file: FileId,
     position: u64,
@@ -123,19 +110,17 @@ impl Plan {
     pub fn add(&mut self, id: FileId, size: u64, missing: RangeSet, way: Way) {
         self.remove(id);
         self.remaining += missing.len_bytes();
-        let file = File {
-            size,
-            unassigned: missing,
-            active: 0,
-            hashed: 0,
-            way,
-            held: false,
-            proven: false,
-            relieved: 0,
-            rank: None,
-        };
-        self.files.insert(id, file);
+        self.files.insert(id, File::new(size, missing, way));
         self.rank(id);
+    }
+
+    /// The file that will be begun next and was not named before: whoever has time may find out where
+    /// it lies.
+    pub fn look_ahead(&mut self) -> Option<FileId> {
+        let mut waiting = self.waiting.iter().rev().map(|(_, Reverse(id))| *id);
+        let next = waiting.find(|id| self.files.get(id).is_some_and(|file| !file.named))?;
+        self.files.get_mut(&next)?.named = true;
+        Some(next)
     }
 
     /// Gives a connection work. `last` is the file it came from, so that it stays with it;
@@ -381,20 +366,6 @@ impl Plan {
     }
 }
 
-impl File {
-    /// Whether a connection may start on the first missing range beside `others`.
-    fn may_start(&self, others: usize, step: u64) -> bool {
-        let Some(first) = self.unassigned.first() else { return false };
-        let ahead = first.start.saturating_sub(self.hashed);
-        let near = others == 0 || ahead <= STEPS_AHEAD * step * (others as u64 + 1);
-        !self.held && near && (self.active == 0 || self.may_be_shared())
-    }
-
-    fn may_be_shared(&self) -> bool {
-        self.way == Way::Ranges && self.proven && !self.held
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -431,6 +402,17 @@ mod tests {
         let order: Vec<_> = (0..3).map(|_| fetch(plan.assign(None, 2))).collect();
         assert_eq!(order.iter().map(|a| a.file.0).collect::<Vec<_>>(), [1, 2, 0]);
         assert_eq!(order[0].range, 0..30 * MIB);
+    }
+
+    #[test]
+    fn each_file_that_waits_is_named_once_before_its_turn() {
+        let mut plan = plan(&[10 * MIB, 30 * MIB, 20 * MIB, 5 * MIB]);
+        let first = fetch(plan.assign(None, 1));
+        assert_eq!(first.file, FileId(1));
+        plan.hold(FileId(3));
+        assert_eq!((0..3).map(|_| plan.look_ahead()).collect::<Vec<_>>(), [Some(FileId(2)), Some(FileId(0)), None]);
+        plan.unhold(FileId(3));
+        assert_eq!((plan.look_ahead(), plan.look_ahead()), (Some(FileId(3)), None));
     }
 
     #[test]

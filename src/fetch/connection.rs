@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::select;
 use tokio::time::{Interval, interval};
 
+use super::ahead::Ahead;
 use super::error::OwnershipLost;
 use super::file::FileFetch;
 use super::intake::{Intake, Room};
@@ -20,7 +21,7 @@ use super::throttle::Paced;
 use crate::blocking::Started;
 use crate::clock;
 use crate::core::pace::WINDOW;
-use crate::core::plan::{Assignment, FileId, Next};
+use crate::core::plan::{Assignment, Next};
 use crate::sources::ReadError;
 use crate::volume::VolumeError;
 
@@ -46,7 +47,7 @@ pub(super) enum AttemptError {
 /// Works until there is nothing left to fetch, a stop is asked for, or there are to be fewer
 /// connections than `index` + 1.
 pub(super) async fn work(shared: Arc<Shared>, index: usize) {
-    let (mut last, mut room): (Option<FileId>, Room) = (None, None);
+    let (mut last, mut held) = (None, Held::default());
     while index < shared.level() && !shared.stop.is_cancelled() {
         let wake = Arc::clone(&shared.wake).notified_owned();
         let next = shared.plan().assign(last, shared.level());
@@ -58,7 +59,7 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
             },
             Next::Fetch(assignment) => {
                 last = Some(assignment.file);
-                match attempt(&shared, &assignment, index, &mut room).await {
+                match attempt(&shared, &assignment, index, &mut held).await {
                     Some(result) => shared.settle(&assignment, result).await,
                     // It waits for its batch.
                     None => shared.plan().release(assignment.id, assignment.range.end),
@@ -66,6 +67,13 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
             }
         }
     }
+}
+
+/// What a connection keeps from one assignment to the next.
+#[derive(Default)]
+struct Held {
+    room: Room,
+    ahead: Ahead,
 }
 
 /// How far an assignment got, and how it ended.
@@ -79,7 +87,7 @@ pub(super) struct Attempt {
 }
 
 /// None when a small file came whole and was handed on.
-async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, room: &mut Room) -> Option<Attempt> {
+async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, held: &mut Held) -> Option<Attempt> {
     let (began, start) = (clock::since_boot(), assignment.range.start);
     let failed = |error| Some(Attempt { began, reached: start, progressed: false, result: Err(error) });
     let _counted = shared.context.progress.connection();
@@ -95,8 +103,8 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, ro
     let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
     let (reached, mut result) = match came {
         Came::Large(mut stream) => {
-            let mut intake = Intake::new(&file, &shared.context.blocking, room);
-            let received = receive(&mut stream, &mut checkpoints, &mut intake).await;
+            let mut intake = Intake::new(&file, &shared.context.blocking, &mut held.room);
+            let received = receive(&mut stream, &mut checkpoints, &mut intake, &mut held.ahead).await;
             (stream.reached, gathered(&stream, intake, received).await)
         }
         Came::Part(bytes, result) => {
@@ -117,10 +125,12 @@ async fn receive(
     stream: &mut Stream<'_>,
     checkpoints: &mut Checkpoints<'_>,
     intake: &mut Intake<'_>,
+    ahead: &mut Ahead,
 ) -> Result<(), AttemptError> {
     while let Some((at, bytes)) = stream.next(Some(intake)).await? {
         intake.put(at, &bytes).await?;
         checkpoints.tick().await?;
+        ahead.tick(checkpoints.shared, stream.assignment, stream.reached);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! Everything it hands on was verified; publishing and remembering are the caller's, who passes
 //! them in. It knows neither jobs nor the store, and no clock but the timers of its runtime.
 
+mod ahead;
 mod connection;
 pub mod error;
 mod fates;

@@ -95,6 +95,11 @@ impl HubSource {
         Err(ReadError { path: entry.path.clone(), range, host, problem, blame })
     }
 
+    /// Finds out where a file lies that will be read soon. What goes wrong is met again by the read.
+    pub async fn locate_ahead(&self, entry: &FileEntry) {
+        let _told_then = self.locate(entry).await;
+    }
+
     /// Whether somebody waits for leave to ask: a server limits requests.
     #[must_use]
     pub fn is_held_up(&self) -> bool {

@@ -53,6 +53,23 @@ fn one_large_file_is_fetched_by_all_connections_and_split_at_the_tail() {
     assert_eq!(scene.hub.resolves_of("big.bin"), 1);
 }
 
+// class: link
+#[test]
+fn where_the_next_file_lies_is_asked_while_the_one_before_comes_and_once() {
+    let scene = Scene::of(repo(&[("a.bin", 9 * MIB), ("b.bin", 8 * MIB), ("c.bin", 7 * MIB)]));
+    scene.hub.hold_after(6 * MIB);
+    let world = scene.world.clone().env("MUSTER_IDLE_TIMEOUT", "60s");
+    let child = world.args(["pull", "org/model", "--connections", "1"]).spawn();
+    wait_until("the second question", SOON, || scene.hub.resolves_of("b.bin") == 1);
+    assert_eq!((scene.reads_of("a.bin").len(), scene.reads_of("b.bin").len()), (1, 0), "a.bin is on its way");
+    scene.hub.release();
+    child.wait(SOON).expect_code(0);
+    scene.assert_complete();
+    for file in ["a.bin", "b.bin", "c.bin"] {
+        assert_eq!(scene.hub.resolves_of(file), 1, "{file}");
+    }
+}
+
 // class: words
 #[test]
 fn notices_of_the_hub_are_told_once_a_topic_and_cannot_steer_a_terminal() {
