@@ -134,6 +134,16 @@ fn without_splits_the_tail_is_long() {
 }
 
 #[test]
+fn without_looking_ahead_each_file_begins_with_two_answers() {
+    // As many connections as the link needs: nobody else fills a pause.
+    let scenario = Scenario { round_trip_s: 0.2, jitter_s: 0.4, ..Scenario::calm(1e9, 4) };
+    let makespan = |broken| run(&scenario, &reference_job(), Pace::pinned(4), broken, 1).makespan_s;
+    let (with, without) = (makespan(Broken::Nothing), makespan(Broken::Ahead));
+    println!("Ahead: {with:.1} s with it, {without:.1} s without");
+    assert!(without > 1.03 * with);
+}
+
+#[test]
 fn with_small_requests_latency_and_jitter_cost_the_link() {
     let scenario = Scenario { round_trip_s: 0.15, jitter_s: 0.3, ..calm() };
     assert!(costs(&scenario, Broken::LargeRequests) > 1.5);

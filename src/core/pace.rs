@@ -13,6 +13,9 @@ pub const WINDOW: Duration = Duration::from_secs(1);
 const START: usize = 8;
 /// Growth of throughput that is worth more connections.
 const GAIN: f64 = 1.05;
+/// Up to so many they stay unless they bring less: each pauses between two files, and the others fill
+/// the pause.
+const PLENTY: usize = 16;
 /// Growth from one window to the next that shows that connections are still starting.
 const STARTING: f64 = 1.25;
 /// Windows that they may take for it.
@@ -28,7 +31,7 @@ const LOOKS: u32 = 3;
 /// Less than this share of it in one window, or than this in a few, neither: what new connections do
 /// not bring yet is no excuse for what the others lost.
 const CRASH: f64 = 0.25;
-const FALL: f64 = 0.75;
+const FALL: f64 = 0.6;
 /// More connections than carried most, and less than this share of it: a collapse.
 const COLLAPSE: f64 = 0.5;
 /// Less than this share of the throughput at the beginning of a rest ends it: more may help.
@@ -82,15 +85,16 @@ pub struct Pace {
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     /// There were other connections so many windows ago; what they bring decides whether they stay.
-    Trying { before: Option<Before>, windows: u32, mean: Mean },
+    Trying { before: Option<Before>, windows: u32, peak: Peak },
     /// Windows until the next try, and what those since the last one brought.
-    Resting { left: u32, mean: Mean },
+    Resting { left: u32, peak: Peak },
 }
 
-/// The mean throughput of some windows.
+/// The best throughput of some windows: connections that begin their next file in one of them at the
+/// same time make it look worse than it is.
 #[derive(Debug, Clone, Copy, Default)]
-struct Mean {
-    sum: f64,
+struct Peak {
+    rate: f64,
     windows: u32,
 }
 
@@ -110,7 +114,7 @@ impl Pace {
             level,
             max: max.max(1),
             pinned: false,
-            phase: Phase::Trying { before: None, windows: 0, mean: Mean::default() },
+            phase: Phase::Trying { before: None, windows: 0, peak: Peak::default() },
             recent: 0.0,
             starts_in: 1,
             rate: 0.0,
@@ -175,60 +179,61 @@ impl Pace {
     /// What a window says in which every connection had work; `last` is what the one before brought.
     fn judge(&mut self, last: f64) {
         match self.phase {
-            Phase::Trying { before, windows, mean } => self.judge_try(before, windows, mean, last),
-            Phase::Resting { left, mut mean } => {
-                if mean.windows == 0 {
+            Phase::Trying { before, windows, peak } => self.judge_try(before, windows, peak, last),
+            Phase::Resting { left, mut peak } => {
+                if peak.windows == 0 {
                     // What it was at another level says nothing.
                     self.recent = self.rate;
                 }
-                mean.add(self.rate);
+                peak.add(self.rate);
                 if self.level > self.best.1 && self.recent < self.best.0 * COLLAPSE {
                     self.step_back(self.best.1);
                 } else if left == 0 {
-                    self.grow(mean.rate());
-                } else if mean.windows > LOOKS && self.has_changed(mean.rate()) {
+                    self.grow(peak.rate);
+                } else if peak.windows > LOOKS && self.has_changed(peak.rate) {
                     self.rest = REST;
-                    self.careful &= self.recent < mean.rate();
+                    self.careful &= self.recent < peak.rate;
                     self.grow(self.recent);
                 } else {
-                    self.phase = Phase::Resting { left: left - 1, mean };
+                    self.phase = Phase::Resting { left: left - 1, peak };
                 }
             }
         }
     }
 
-    fn judge_try(&mut self, before: Option<Before>, windows: u32, mut mean: Mean, last: f64) {
+    fn judge_try(&mut self, before: Option<Before>, windows: u32, mut peak: Peak, last: f64) {
         if before.is_some_and(|before| self.has_collapsed(before)) {
             return self.take_back(before);
         }
         let has_started = self.has_started(before, windows, last);
         if has_started {
-            mean.add(self.rate);
+            peak.add(self.rate);
         }
         let Some(before) = before else {
             if has_started {
                 self.starts_in = windows.saturating_sub(1).max(1);
-                return self.grow(mean.rate());
+                return self.grow(peak.rate);
             }
-            self.phase = Phase::Trying { before: None, windows: windows + 1, mean };
+            self.phase = Phase::Trying { before: None, windows: windows + 1, peak };
             return;
         };
-        let (gain, hoped) = (mean.rate() / before.rate, self.level as f64 / before.level as f64);
+        let (gain, hoped) = (peak.rate / before.rate, self.level as f64 / before.level as f64);
         let is_clear = hoped > 1.0 && gain >= 1.0 + (hoped - 1.0) * CLEAR;
-        if !has_started || (!is_clear && mean.windows < LOOKS) {
-            self.phase = Phase::Trying { before: Some(before), windows: windows + 1, mean };
+        if !has_started || (!is_clear && peak.windows < LOOKS) {
+            self.phase = Phase::Trying { before: Some(before), windows: windows + 1, peak };
         } else if gain < HARM {
             self.take_back(Some(before));
         } else if gain < GAIN {
+            let stays = gain >= 1.0 && self.level <= PLENTY;
             self.careful = true;
-            self.step_back(before.level);
+            self.step_back(if stays { self.level } else { before.level });
             self.rest = (self.rest * 2).min(REST_MAX);
         } else if self.level > before.level + 1 && gain < 1.0 + (hoped - 1.0) * WEAK {
             // It brought more, but far less than it could: between the two it may be better than at both.
-            self.attempt(usize::midpoint(before.level, self.level), mean.rate());
+            self.attempt(usize::midpoint(before.level, self.level), peak.rate);
         } else {
             self.rest = REST;
-            self.grow(mean.rate());
+            self.grow(peak.rate);
         }
     }
 
@@ -236,12 +241,11 @@ impl Pace {
     /// ones did, unless they do well already.
     fn has_started(&self, before: Option<Before>, windows: u32, last: f64) -> bool {
         let is_growing = self.rate > last * STARTING && windows < PATIENCE;
-        let waits = before.map_or(1, |before| {
-            let hoped = self.level as f64 / before.level as f64;
-            let does_well = self.rate >= before.rate * (1.0 + (hoped - 1.0) * CLEAR);
-            if hoped < 1.0 || does_well { 1 } else { self.starts_in }
-        });
-        windows >= waits && !is_growing
+        let Some(before) = before else { return windows >= 1 && !is_growing };
+        let hoped = self.level as f64 / before.level as f64;
+        let does_well = hoped > 1.0 && self.rate >= before.rate * (1.0 + (hoped - 1.0) * CLEAR);
+        let waits = if hoped < 1.0 { 1 } else { self.starts_in };
+        does_well || (windows >= waits && !is_growing)
     }
 
     /// Whether a try does such harm that it needs no second look.
@@ -257,7 +261,7 @@ impl Pace {
     /// Tries so many connections where the present ones bring `rate`.
     fn attempt(&mut self, level: usize, rate: f64) {
         let before = Before { level: self.level, rate };
-        self.phase = Phase::Trying { before: Some(before), windows: 0, mean: Mean::default() };
+        self.phase = Phase::Trying { before: Some(before), windows: 0, peak: Peak::default() };
         self.level = level;
     }
 
@@ -271,7 +275,7 @@ impl Pace {
         } else {
             // What did harm once is tried again after a long rest.
             let left = if self.harmful.take().is_some() { HARMLESS_AFTER } else { self.rest };
-            self.phase = Phase::Resting { left, mean: Mean::default() };
+            self.phase = Phase::Resting { left, peak: Peak::default() };
         }
     }
 
@@ -286,18 +290,14 @@ impl Pace {
 
     fn step_back(&mut self, level: usize) {
         self.level = level.max(1);
-        self.phase = Phase::Resting { left: self.rest, mean: Mean::default() };
+        self.phase = Phase::Resting { left: self.rest, peak: Peak::default() };
     }
 }
 
-impl Mean {
+impl Peak {
     fn add(&mut self, rate: f64) {
-        self.sum += rate;
+        self.rate = self.rate.max(rate);
         self.windows += 1;
-    }
-
-    fn rate(self) -> f64 {
-        self.sum / f64::from(self.windows.max(1))
     }
 }
 
@@ -346,9 +346,9 @@ mod tests {
     fn it_stops_growing_where_the_link_is_full() {
         let mut pace = Pace::adaptive(64, None);
         let levels = drive(&mut pace, 60, |level| level.min(6) as u64 * 10_000_000);
-        assert_eq!(levels[..3], [8, 16, 16], "one try");
-        let above = levels.iter().filter(|level| **level > 8).count();
-        assert!(levels.iter().all(|level| *level <= 16) && above < 16, "{levels:?}");
+        assert_eq!(levels[..3], [8, 16, 16]);
+        let above = levels.iter().filter(|level| **level > PLENTY).count();
+        assert!(levels[2..].iter().all(|level| (PLENTY..=20).contains(level)) && above < 16, "{levels:?}");
     }
 
     #[test]

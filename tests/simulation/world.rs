@@ -41,6 +41,8 @@ pub enum Broken {
     Nothing,
     /// Nobody takes a part of what another connection has begun.
     Splits,
+    /// Nobody asks where a file lies before its turn has come.
+    Ahead,
     /// Nobody looks how fast connections are: slow ones are not replaced.
     Looks,
     /// It stays with as many connections as it begins with.
@@ -123,6 +125,8 @@ struct Flow {
     wire: Wire,
     lost_at: f64,
     rate: f64,
+    /// Whether it has asked where another file lies.
+    asked_ahead: bool,
 }
 
 /// A connection to the storage: what it carries at most, and what its window lets through.
@@ -158,6 +162,7 @@ struct World<'a> {
     received: BTreeMap<FileId, RangeSet>,
     failures: BTreeMap<FileId, Failures>,
     held: BTreeMap<FileId, f64>,
+    /// When the answer came, or comes, where a file lies.
     located: Vec<f64>,
     window: (f64, f64, u32),
     came: f64,
@@ -247,6 +252,7 @@ impl World<'_> {
                 wire: Wire { most: 0.0, window: 0.0 },
                 lost_at: f64::INFINITY,
                 rate: 0.0,
+                asked_ahead: false,
             };
             self.seats[seat].flow = Some(flow);
         }
@@ -276,6 +282,8 @@ impl World<'_> {
         let file = flow.assignment.file;
         let at_the_hub = self.files[file.0] < SMALL;
         match flow.step {
+            // Another connection has asked.
+            Step::Leave(Traffic::Resolve) if self.located[file.0] > self.now => flow.due = self.located[file.0],
             Step::Leave(Traffic::Resolve) if self.now - self.located[file.0] < LOCATION_S => {
                 flow.step = Step::Leave(Traffic::Data);
             }
@@ -393,6 +401,7 @@ impl World<'_> {
             {
                 self.proceed(seat);
             }
+            self.look_ahead(seat);
             let Some(flow) = &self.seats[seat].flow else { continue };
             let end = self.plan.end_of(flow.assignment.id);
             if flow.is_flowing() && (flow.at as u64 >= end || flow.at + 0.5 >= self.leaves_at(flow)) {
@@ -408,6 +417,29 @@ impl World<'_> {
         }
         if self.now >= self.window.0 + WINDOW.as_secs_f64() {
             self.observe();
+        }
+    }
+
+    /// Asks where the next file lies, once half of an assignment has come. What is refused is asked again by whoever
+    /// reads it.
+    fn look_ahead(&mut self, seat: usize) {
+        let Some(flow) = &mut self.seats[seat].flow else { return };
+        let half = (flow.assignment.range.start + flow.assignment.range.end) as f64 / 2.0;
+        if flow.asked_ahead || flow.at < half || self.broken == Broken::Ahead {
+            return;
+        }
+        flow.asked_ahead = true;
+        let (now, random) = (Duration::from_secs_f64(self.now), flow.random);
+        let Some(next) = self.plan.look_ahead() else { return };
+        let known = self.files[next.0] < SMALL || self.now - self.located[next.0] < LOCATION_S;
+        if known || self.budget.admit(Traffic::Resolve, now, random).is_err() {
+            return;
+        }
+        self.ended.requests += 1;
+        let Verdict { status, limits } = self.hub.answer(self.now);
+        self.budget.observe(Traffic::Resolve, status, limits, now);
+        if status == 302 {
+            self.located[next.0] = self.now + self.scenario.round_trip_s + self.scenario.jitter_s * self.random.f64();
         }
     }
 
