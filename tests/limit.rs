@@ -205,6 +205,21 @@ fn a_pull_of_low_impact_leaves_nothing_in_the_page_cache() {
     assert_eq!(pages(&world, &repo, "quiet"), Some(0), "after hashing it again");
 }
 
+#[test]
+fn what_is_to_stay_cached_is_in_memory_after_the_pull() {
+    let repo = repo(2, 8 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    world.args(["pull", &repo.id, "--to", "warm", "--keep-cached"]).run().expect_code(0);
+    world.clone().env("MUSTER_KEEP_CACHED", "true").args(["pull", &repo.id, "--to", "too"]).run().expect_code(0);
+    let (Some(warm), Some(too)) = (pages(&world, &repo, "warm"), pages(&world, &repo, "too")) else {
+        return skip("fincore (util-linux) is not there");
+    };
+    assert!(warm >= 4096 && too >= 4096, "{warm} and {too} of 4096 pages of shards");
+    let out = world.args(["pull", &repo.id, "--keep-cached", "--low-impact"]).run().expect_code(2);
+    assert!(out.stderr.contains("--keep-cached") && out.stderr.contains("--low-impact"), "{out}");
+}
+
 fn on_memory(path: &Path) -> bool {
     let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap().stdout;
     matches!(String::from_utf8_lossy(&kind).trim(), "tmpfs" | "ramfs")

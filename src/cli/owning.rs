@@ -5,6 +5,7 @@ use crate::config::{Environment, LimitSettings, Setting, Settings, Size};
 use crate::core::limit::Limit;
 use crate::daemon::limiting::Given;
 use crate::daemon::{LimitPolicy, Options};
+use crate::fetch::Pages;
 use crate::hub::HubConfig;
 
 use super::exit::CliError;
@@ -24,6 +25,11 @@ pub fn options(settings: &Settings, foreground: bool, hub: HubConfig) -> Options
         hub,
         offline: settings.offline.value,
         limits: limits(settings),
+        pages: match (settings.low_impact.value, settings.keep_cached.value) {
+            (true, _) => Pages::GivenBack,
+            (false, true) => Pages::Kept,
+            (false, false) => Pages::Past,
+        },
         low_impact: settings.low_impact.value,
         socket: None,
     }

@@ -57,6 +57,7 @@ pub const KEYS: &[Key] = &[
     key!("idle_timeout", "MUSTER_IDLE_TIMEOUT", idle_timeout),
     key!("retire_after", "MUSTER_RETIRE_AFTER", retire_after),
     key!("low_impact", "MUSTER_LOW_IMPACT", low_impact),
+    key!("keep_cached", "MUSTER_KEEP_CACHED", keep_cached),
     key!("limits.job", "MUSTER_LIMIT", limits.job),
     key!("limits.volume", "MUSTER_VOLUME_LIMIT", limits.volume),
     key!("limits.hours", "MUSTER_LIMIT_HOURS", limits.hours),

@@ -109,6 +109,8 @@ pub struct Settings {
     pub retire_after: Setting<Duration>,
     /// Whether others on this machine come first.
     pub low_impact: Setting<bool>,
+    /// Whether what was fetched stays in the page cache.
+    pub keep_cached: Setting<bool>,
     /// `[limits]`.
     pub limits: LimitSettings,
     /// `[daemon]`.
@@ -180,6 +182,7 @@ impl Default for Settings {
             idle_timeout: Setting::default_of(limits::IDLE_TIMEOUT),
             retire_after: Setting::default_of(limits::RETIRE_AFTER),
             low_impact: Setting::default_of(false),
+            keep_cached: Setting::default_of(false),
             limits: LimitSettings {
                 job: Setting::default_of(Limit::None),
                 volume: Setting::default_of(Limit::None),

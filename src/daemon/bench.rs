@@ -15,7 +15,7 @@ use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::model_name::ModelName;
 use crate::core::readback::Readback;
-use crate::fetch;
+use crate::fetch::{self, Pages};
 use crate::hub::HubClient;
 use crate::store::{AuditEntry, Phase, Store, StoreError};
 use crate::volume::Volume;
@@ -48,8 +48,8 @@ pub(super) struct Bench {
     pub(super) syncing: Blocking,
     /// How fast bytes may come.
     pub(super) limits: Limits,
-    /// Whether pages of the cache are given back at once.
-    pub(super) low_impact: bool,
+    /// What becomes of the pages of what is fetched.
+    pub(super) pages: Pages,
     /// Room promised to jobs that run.
     pub(super) promises: Promises,
 }

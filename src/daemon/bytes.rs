@@ -57,7 +57,7 @@ impl Work {
             readback: bench.reads_back(),
             retry_for: bench.retry_for,
             throttle: self.throttle.clone(),
-            low_impact: bench.low_impact,
+            pages: bench.pages,
             may_write: Arc::clone(&bench.may_write),
             publish,
             syncing: bench.syncing.clone(),

@@ -28,7 +28,7 @@ use crate::core::code::Code;
 use crate::core::model_name::ModelName;
 use crate::core::readback::Readback;
 use crate::core::status::DaemonStatus;
-use crate::fetch::OwnershipLost;
+use crate::fetch::{OwnershipLost, Pages};
 use crate::hub::{HubClient, HubConfig, HubError};
 use crate::limits;
 use crate::store::{Found, Store};
@@ -62,6 +62,8 @@ pub struct Options {
     pub limits: LimitPolicy,
     /// Whether others on this machine come first: their pages, their time, their disk.
     pub low_impact: bool,
+    /// What becomes of the pages of what is fetched.
+    pub pages: Pages,
     /// Where the owner answers, if anywhere.
     pub socket: Option<String>,
 }
@@ -317,7 +319,7 @@ fn bench(
         syncs: syncs(options.jobs),
         syncing: Blocking::new(Handle::current(), syncs(1)),
         limits,
-        low_impact: options.low_impact,
+        pages: options.pages,
         promises: Promises::default(),
     }
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::FinishError;
 use super::progress::Progress;
+use super::shared::Pages;
 use crate::blocking::Blocking;
 use crate::clock;
 use crate::core::manifest::FileEntry;
@@ -33,8 +34,8 @@ const CHECKPOINT_MAX: u64 = 64 << 20;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// Bytes written out of order that are noted together: what a killed process loses of them at most.
 const NOTE_EVERY: u64 = 2 << 20;
-/// Bytes read from disk in one step.
-const READ_STEP: usize = 1 << 20;
+/// Bytes read from disk in one step: hashed while the core has them in its own cache.
+const READ_STEP: usize = 256 << 10;
 /// Bytes hashed from disk between two looks at whether to stop.
 const HASH_STEP: u64 = 16 << 20;
 
@@ -48,8 +49,7 @@ pub(crate) struct FileFetch {
     checkpoint: Mutex<()>,
     /// Held while bytes are hashed from disk.
     from_disk: Mutex<()>,
-    /// Whether the system gets back the pages of what is durable and hashed.
-    gives_back: bool,
+    pages: Pages,
 }
 
 /// What a whole file turned out to be.
@@ -86,12 +86,12 @@ impl FileFetch {
             checkpoint_at: clock::since_boot(),
         };
         let (checkpoint, from_disk) = (Mutex::default(), Mutex::default());
-        Self { partial, progress, state: Mutex::new(state), checkpoint, from_disk, gives_back: false }
+        Self { partial, progress, state: Mutex::new(state), checkpoint, from_disk, pages: Pages::default() }
     }
 
-    /// The same file, which leaves nothing in the page cache that nobody needs.
-    pub(crate) const fn giving_pages_back(mut self, gives_back: bool) -> Self {
-        self.gives_back = gives_back;
+    /// The same file; what becomes of its pages.
+    pub(crate) const fn with_pages(mut self, pages: Pages) -> Self {
+        self.pages = pages;
         self
     }
 
@@ -120,7 +120,7 @@ impl FileFetch {
     /// as they come, and brings the hash back with [`Self::write_slab`]. None for a file that is
     /// better written as bytes come.
     pub(crate) fn lend_hasher(&self, at: u64) -> Option<FileHasher> {
-        if !self.partial.prefers_slabs() {
+        if self.pages == Pages::Kept || !self.partial.prefers_slabs() {
             return None;
         }
         self.state().hasher.take_if(|hasher| hasher.position() == at)
@@ -240,7 +240,7 @@ impl FileFetch {
 
     /// Gives the system back the pages of what is durable and hashed, where that was asked for.
     fn give_pages_back(&self) {
-        let Some(hashed) = self.hashed().filter(|_| self.gives_back) else { return };
+        let Some(hashed) = self.hashed().filter(|_| self.pages == Pages::GivenBack) else { return };
         let durable = self.state().durable.run_end(0);
         self.partial.drop_pages(&(0..durable.min(hashed)));
     }
@@ -255,7 +255,7 @@ impl FileFetch {
         self.count_as_lost();
         let Resumed { partial, durable } = self.partial.reopen()?;
         self.progress.found(durable.len_bytes());
-        let file = Self::new(partial, durable.clone(), self.progress).giving_pages_back(self.gives_back);
+        let file = Self::new(partial, durable.clone(), self.progress).with_pages(self.pages);
         Ok((file, durable))
     }
 
@@ -280,14 +280,14 @@ impl FileFetch {
         if self.hash_lags() {
             return Err(FinishError::Stopped);
         }
-        let Self { partial, progress, state, gives_back, .. } = self;
+        let Self { partial, progress, state, pages, .. } = self;
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (size, durable) = (state.received.len_bytes(), state.durable.len_bytes());
         let sealed = partial.seal().inspect_err(|_| progress.lost(size, durable))?;
         progress.became_durable(size - durable);
         let proved = if state.streamed { Proved::Stream } else { Proved::Readback };
         let known = state.hasher.filter(|_| !readback).map(|hasher| (hasher.finish(), proved));
-        if gives_back {
+        if pages == Pages::GivenBack {
             sealed.drop_pages(&(0..size));
         }
         judge(sealed, known, &progress, stop)

@@ -20,5 +20,5 @@ mod throttle;
 pub use error::{FetchError, OwnershipLost};
 pub use pool::fetch;
 pub use progress::Progress;
-pub use shared::{Context, MayWrite, Outcome, Publish, Wanted};
+pub use shared::{Context, MayWrite, Outcome, Pages, Publish, Wanted};
 pub use throttle::{Throttle, Valve};

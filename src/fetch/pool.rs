@@ -294,7 +294,7 @@ mod tests {
             readback: false,
             retry_for: Some(Duration::ZERO),
             throttle: super::super::throttle::Throttle::default(),
-            low_impact: false,
+            pages: super::super::shared::Pages::default(),
             may_write: Arc::new(|| Ok(())),
             publish: Arc::new(move |files| {
                 let publish = |verified: Verified| {

@@ -58,8 +58,8 @@ pub struct Context {
     pub retry_for: Option<Duration>,
     /// How fast bytes may come.
     pub throttle: Throttle,
-    /// Whether pages are given back as soon as they were synced and hashed.
-    pub low_impact: bool,
+    /// What becomes of the pages of what is fetched.
+    pub pages: Pages,
     /// Asked before each claim.
     pub may_write: MayWrite,
     /// Called with each verified file, or a batch of small ones.
@@ -68,6 +68,18 @@ pub struct Context {
     pub syncing: Blocking,
     /// How many small files may be open to be synced.
     pub syncs: usize,
+}
+
+/// What becomes of the pages of what is fetched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// Large files are written past the cache, where the file system is known to do that well.
+    #[default]
+    Past,
+    /// They stay in the cache: somebody on this host will read them.
+    Kept,
+    /// They leave the cache as soon as they were synced and hashed.
+    GivenBack,
 }
 
 /// A file to fetch, with what an earlier run left of it.
@@ -157,7 +169,7 @@ impl Shared {
             let place = match adopted {
                 Some((partial, durable)) => {
                     let file = FileFetch::new(partial, durable, Arc::clone(&context.progress));
-                    Place::Open(Arc::new(file.giving_pages_back(context.low_impact)))
+                    Place::Open(Arc::new(file.with_pages(context.pages)))
                 }
                 None => Place::Empty,
             };
@@ -216,7 +228,7 @@ impl Shared {
     pub(super) fn create(&self, id: FileId) -> Result<FileFetch, VolumeError> {
         let partial = Partial::create_anew(&self.context.model, self.entry(id), self.context.writer)?;
         let file = FileFetch::new(partial, RangeSet::new(), Arc::clone(&self.context.progress));
-        Ok(file.giving_pages_back(self.context.low_impact))
+        Ok(file.with_pages(self.context.pages))
     }
 
     /// Takes a file up from what its claims prove, or begins it. Blocks.
@@ -228,7 +240,7 @@ impl Shared {
         };
         context.progress.found(durable.len_bytes());
         let file = FileFetch::new(partial, durable.clone(), Arc::clone(&context.progress));
-        Ok((file.giving_pages_back(context.low_impact), durable))
+        Ok((file.with_pages(context.pages), durable))
     }
 
     /// Takes a file that nobody else holds out of its place, which is busy from then on.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{AttemptError, Stream};
 use super::error::FinishError;
 use super::file;
-use super::shared::{Event, Place, Shared};
+use super::shared::{Event, Pages, Place, Shared};
 use crate::clock;
 use crate::core::plan::FileId;
 use crate::core::receipt::Proved;
@@ -192,7 +192,7 @@ fn verify(shared: &Shared, id: FileId, written: Written, proof: Proof) -> Result
     let sealed = written.seal().inspect_err(|_| lost(shared, id))?;
     let size = shared.entry(id).size;
     context.progress.became_durable(size);
-    if context.low_impact {
+    if context.pages == Pages::GivenBack {
         sealed.drop_pages(&(0..size));
     }
     let known = (!context.readback).then_some((Ok(proof), Proved::Stream));

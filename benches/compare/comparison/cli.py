@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import fcntl
+import json
 import shutil
 import signal
 import sys
@@ -26,6 +27,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--peers", type=_names(PEERS), help=f"of {', '.join(PEERS)} [default: all that suit the profile]")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="folder of the report [default: CACHE/report]")
+    parser.add_argument("--add", action="store_true", help="keep what the report in --out says of other profiles: a comparison in several sittings")
     parser.add_argument("--muster", type=Path, help="this program instead of a fresh release build")
     parser.add_argument("--cache", type=Path, default=ROOT / "target" / "compare", help="builds, peers and files [default: %(default)s]")
     parser.add_argument("--work", type=Path, help="where is downloaded to: decides which disk is measured [default: CACHE/work]")
@@ -66,7 +68,7 @@ def main(given: list[str]) -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     setup = Setup(options.cache, options.muster, say)
     lock = one_at_a_time(options.cache)
-    comparison = {"runs": [], "limits": [], "sizes": {}, "missing": {}, "peers": {}}
+    comparison = begun(options)
     try:
         for name, package in (("nginx", "nginx-light"), ("openssl", "openssl"), ("curl", "curl")):
             with contextlib.suppress(Missing):
@@ -98,6 +100,20 @@ def main(given: list[str]) -> int:
     for run in failed:
         say(f"{run['profile']}, {run['peer']}, round {run['round']}: exit {run['exit']}, {'; '.join(run['wrong'][:3])} {run['message']}")
     return 1 if options.smoke and failed else 0
+
+
+def begun(options: argparse.Namespace) -> dict:
+    """A comparison without runs, or with those of other profiles from an earlier sitting."""
+    comparison = {"runs": [], "limits": [], "sizes": {}, "missing": {}, "peers": {}}
+    earlier = options.out / "report.json"
+    if options.add and earlier.exists():
+        found = json.loads(earlier.read_text())
+        for rows in ("runs", "limits"):
+            comparison[rows] = [row for row in found[rows] if row["profile"] not in options.profiles]
+        profiles = {run["profile"] for run in comparison["runs"]}
+        comparison["sizes"] = {name: size for name, size in found["sizes"].items() if name in profiles}
+        comparison["peers"] = {name: peer for name, peer in found["peers"].items() if any(run["peer"] == name for run in comparison["runs"])}
+    return comparison
 
 
 def one_at_a_time(cache: Path):

@@ -106,6 +106,9 @@ pub struct TransferArgs {
     /// Lets others on this machine go first: their pages, processor time and disk
     #[arg(long)]
     pub low_impact: bool,
+    /// Leaves what was fetched in the page cache, for a launcher on this host
+    #[arg(long, conflicts_with = "low_impact")]
+    pub keep_cached: bool,
 }
 
 fn parse_kind(text: &str) -> Result<RepoKind, String> {
