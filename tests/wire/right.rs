@@ -53,7 +53,6 @@ fn one_large_file_is_fetched_by_all_connections_and_split_at_the_tail() {
     assert_eq!(scene.hub.resolves_of("big.bin"), 1);
 }
 
-// class: link
 #[test]
 fn where_the_next_file_lies_is_asked_while_the_one_before_comes_and_once() {
     let scene = Scene::of(repo(&[("a.bin", 9 * MIB), ("b.bin", 8 * MIB), ("c.bin", 7 * MIB)]));
