@@ -287,10 +287,7 @@ impl FileFetch {
         progress.became_durable(size - durable);
         let proved = if state.streamed { Proved::Stream } else { Proved::Readback };
         let known = state.hasher.filter(|_| !readback).map(|hasher| (hasher.finish(), proved));
-        if pages == Pages::GivenBack {
-            sealed.drop_pages(&(0..size));
-        }
-        judge(sealed, known, &progress, stop)
+        judge(sealed, known, pages, &progress, stop)
     }
 
     /// Hashes what is left, and claims everything before a long reading: a stop shall lose nothing.
@@ -312,6 +309,7 @@ impl FileFetch {
 pub(super) fn judge(
     sealed: Sealed,
     known: Option<(Result<Proof, Mismatch>, Proved)>,
+    pages: Pages,
     progress: &Progress,
     stop: &CancellationToken,
 ) -> Result<Judged, FinishError> {
@@ -322,6 +320,9 @@ pub(super) fn judge(
         let read = prove(&sealed, stop).inspect_err(|_| progress.lost(size, size))?;
         (read.ok_or(FinishError::Stopped)?, Proved::Readback)
     };
+    if pages == Pages::GivenBack {
+        sealed.drop_pages(&(0..size));
+    }
     Ok(match judged {
         Ok(proof) => Judged::Right(sealed.verified(proof, proved).inspect_err(|_| progress.lost(size, size))?),
         Err(mismatch) => Judged::Wrong { mismatch, sealed },
@@ -346,16 +347,14 @@ fn cut(partial: &Partial, found: u64) -> VolumeError {
 }
 
 /// Hashes a sealed partial from disk, past the page cache where the system allows; nothing when
-/// a stop came first. What it read into the cache is given back.
+/// a stop came first.
 fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proof, Mismatch>>, VolumeError> {
-    let whole = 0..sealed.entry().size;
-    sealed.drop_pages(&whole);
+    sealed.drop_pages(&(0..sealed.entry().size));
     let mut hasher = FileHasher::new(sealed.entry());
     let mut buffer = vec![0; READ_STEP];
     while !stop.is_cancelled() {
         let read = sealed.read_at(hasher.position(), &mut buffer)?;
         if read == 0 {
-            sealed.drop_pages(&whole);
             return Ok(Some(hasher.finish()));
         }
         hasher.update(&buffer[..read]);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{AttemptError, Stream};
 use super::error::FinishError;
 use super::file;
-use super::shared::{Event, Pages, Place, Shared};
+use super::shared::{Event, Place, Shared};
 use crate::clock;
 use crate::core::plan::FileId;
 use crate::core::receipt::Proved;
@@ -190,13 +190,9 @@ fn write(shared: &Shared, batch: Vec<Small>) -> Each<(Written, Proof)> {
 fn verify(shared: &Shared, id: FileId, written: Written, proof: Proof) -> Result<Verified, FinishError> {
     let context = &shared.context;
     let sealed = written.seal().inspect_err(|_| lost(shared, id))?;
-    let size = shared.entry(id).size;
-    context.progress.became_durable(size);
-    if context.pages == Pages::GivenBack {
-        sealed.drop_pages(&(0..size));
-    }
+    context.progress.became_durable(shared.entry(id).size);
     let known = (!context.readback).then_some((Ok(proof), Proved::Stream));
-    shared.right(id, file::judge(sealed, known, &context.progress, &shared.stop)?)
+    shared.right(id, file::judge(sealed, known, context.pages, &context.progress, &shared.stop)?)
 }
 
 /// Nothing of the file is left.
