@@ -19,6 +19,7 @@ use crate::core::model_name::ModelName;
 use crate::core::repo::{Repo, Revision};
 use crate::core::repo_path::RepoPath;
 use crate::core::selection::{Pattern, Selection};
+use crate::core::structure::Strictness;
 use crate::limits;
 
 /// What `muster pull` is to do. Everything about how is in the settings.
@@ -64,6 +65,8 @@ pub struct GateRequest {
     pub verdict: Option<PathBuf>,
     /// Where what was hashed is remembered; nowhere when unset.
     pub remember: Option<PathBuf>,
+    /// What faults in the structure mean, if not what the settings say.
+    pub structure: Option<Strictness>,
     /// What an open gate does.
     pub then: Then,
 }
@@ -183,6 +186,7 @@ pub fn gate(args: GateArgs, environment: &Environment, here: &Path) -> Result<Ga
         stall: args.stall,
         verdict: args.verdict.map(|file| here.join(file)),
         remember,
+        structure: args.structure,
         then,
     })
 }

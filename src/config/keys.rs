@@ -61,6 +61,7 @@ pub const KEYS: &[Key] = &[
     key!("limits.job", "MUSTER_LIMIT", limits.job),
     key!("limits.volume", "MUSTER_VOLUME_LIMIT", limits.volume),
     key!("limits.hours", "MUSTER_LIMIT_HOURS", limits.hours),
+    key!("gate.structure", "MUSTER_STRUCTURE", gate.structure),
     key!("daemon.socket", "MUSTER_SOCKET", daemon.socket),
     key!("daemon.api_group", "MUSTER_API_GROUP", daemon.api_group),
     key!("daemon.jobs", "MUSTER_JOBS", daemon.jobs),

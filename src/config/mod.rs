@@ -18,7 +18,9 @@ use thiserror::Error;
 pub use environment::Environment;
 pub use file::{ConfigFile, load};
 pub use keys::{KEYS, Key, most_like};
-pub use settings::{DaemonSettings, LimitSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings};
+pub use settings::{
+    DaemonSettings, GateSettings, LimitSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings,
+};
 pub use value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value, ValueError};
 
 /// The variable that names the configuration file.

@@ -14,6 +14,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::hours::Timetable;
 use crate::core::limit::Limit;
 use crate::core::readback::Readback;
+use crate::core::structure::Strictness;
 use crate::limits;
 
 /// Where a value was given.
@@ -113,6 +114,8 @@ pub struct Settings {
     pub keep_cached: Setting<bool>,
     /// `[limits]`.
     pub limits: LimitSettings,
+    /// `[gate]`.
+    pub gate: GateSettings,
     /// `[daemon]`.
     pub daemon: DaemonSettings,
     /// `[mirror]`.
@@ -130,6 +133,13 @@ pub struct LimitSettings {
     pub volume: Setting<Limit>,
     /// Of all jobs together, in its hours.
     pub hours: Setting<Timetable>,
+}
+
+/// What keeps a launcher from a model.
+#[derive(Debug, Clone)]
+pub struct GateSettings {
+    /// What faults in the structure of the published files mean.
+    pub structure: Setting<Strictness>,
 }
 
 /// The daemon's own settings.
@@ -188,6 +198,7 @@ impl Default for Settings {
                 volume: Setting::default_of(Limit::None),
                 hours: Setting::default_of(Timetable::default()),
             },
+            gate: GateSettings { structure: Setting::default_of(Strictness::Check) },
             daemon: DaemonSettings {
                 socket: Setting::default_of(None),
                 api_group: Setting::default_of(None),

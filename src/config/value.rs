@@ -11,6 +11,7 @@ use crate::core::endpoint::{Endpoint, EndpointError};
 use crate::core::hours::{HoursError, Timetable};
 use crate::core::limit::{Limit, LimitError};
 use crate::core::readback::{Readback, ReadbackError};
+use crate::core::structure::{Strictness, StrictnessError};
 use crate::core::units::{self, UnitError};
 use crate::limits;
 
@@ -26,6 +27,9 @@ pub enum ValueError {
     /// A word of `readback`.
     #[error("{0}")]
     Readback(ReadbackError),
+    /// A word of `gate.structure`.
+    #[error("{0}")]
+    Strictness(StrictnessError),
     /// A number out of its bounds.
     #[error("`{}` is no whole number from 1 to {max}", .text.escape_debug())]
     Count {
@@ -269,6 +273,15 @@ impl Value for SocketAddr {
 impl Value for Readback {
     fn parse(text: &str) -> Result<Self, ValueError> {
         text.parse().map_err(ValueError::Readback)
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Strictness {
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        text.parse().map_err(ValueError::Strictness)
     }
     fn show(&self) -> String {
         self.to_string()

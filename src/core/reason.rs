@@ -10,6 +10,7 @@ use super::digest::Digest;
 use super::manifest::ManifestId;
 use super::repo::{CommitId, Revision};
 use super::repo_path::RepoPath;
+use super::structure::Fault;
 use super::units;
 
 /// Why the gate is closed.
@@ -99,6 +100,8 @@ pub enum Why {
     },
     /// The file was written to while it was hashed.
     Changing,
+    /// The bytes are the manifest's, and no loader can use them as they are.
+    Structure(Box<Fault>),
 }
 
 /// One reason to stay closed.
@@ -116,7 +119,7 @@ impl Why {
     pub const fn code(&self) -> Code {
         match self {
             Self::NeverPulled { .. } => Code::UnknownModel,
-            Self::OtherManifest { .. } => Code::Refused,
+            Self::OtherManifest { .. } | Self::Structure(_) => Code::Refused,
             Self::Held => Code::Held,
             Self::PullFailed { code, .. } => *code,
             Self::Size { .. } | Self::NotRegular | Self::Bytes { .. } => Code::Corrupt,
@@ -144,6 +147,7 @@ impl Why {
             Self::NotRegular => Some("a regular file".into()),
             Self::Bytes { expected, .. } => Some(expected.to_string()),
             Self::NoReceipt => Some("a receipt".into()),
+            Self::Structure(_) => Some("a whole file that fits the others".into()),
             _ => None,
         }
     }
@@ -163,6 +167,7 @@ impl Why {
             | Self::ReceiptDamaged { why }
             | Self::Unreadable { why } => Some(why.clone()),
             Self::PullFailed { message: words, .. } | Self::NeverPulled { looked: words } => Some(words.clone()),
+            Self::Structure(fault) => Some(fault.to_string()),
             _ => None,
         }
     }
@@ -206,6 +211,7 @@ impl fmt::Display for Why {
             Self::Bytes { expected, found, .. } => write_digests(f, expected, found),
             Self::Unreadable { why } => write!(f, "could not be read: {why}"),
             Self::Changing => f.write_str("it was written to while it was hashed"),
+            Self::Structure(fault) => fault.fmt(f),
         }
     }
 }

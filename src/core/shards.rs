@@ -29,6 +29,15 @@ pub fn shard_number(file_name: &str) -> Option<(u32, u32)> {
     Some((digits(number)?, digits(total)?))
 }
 
+/// The set a shard belongs to: its path, a star in place of its number.
+#[must_use]
+pub fn series(path: &RepoPath) -> Option<String> {
+    shard_number(path.file_name())?;
+    let (head, tail) = path.as_str().rsplit_once("-of-")?;
+    let (stem, _) = head.rsplit_once('-')?;
+    Some(format!("{stem}-*-of-{tail}"))
+}
+
 /// A set of shards of which a selection takes a part: no loader can use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
@@ -49,10 +58,9 @@ impl fmt::Display for Torn {
 /// The sets of shards among `paths` that `takes` tears.
 pub fn torn<'a>(paths: impl Iterator<Item = &'a RepoPath>, takes: impl Fn(&RepoPath) -> bool) -> Vec<Torn> {
     let mut sets: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for path in paths.filter(|path| is_shard(path)) {
-        let Some((head, tail)) = path.as_str().rsplit_once("-of-") else { continue };
-        let Some((stem, _)) = head.rsplit_once('-') else { continue };
-        let (chosen, all) = sets.entry(format!("{stem}-*-of-{tail}")).or_default();
+    for path in paths {
+        let Some(set) = series(path) else { continue };
+        let (chosen, all) = sets.entry(set).or_default();
         *chosen += usize::from(takes(path));
         *all += 1;
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::hash::look_at;
 use super::remember::{Key, Memory, RememberError};
+use super::structure::Structure;
 use super::survey::Survey;
 use crate::clock;
 use crate::core::causes::in_words;
@@ -20,6 +21,7 @@ use crate::core::receipt::{Receipt, ReceiptError};
 use crate::core::repo::Revision;
 use crate::core::repo_path::RepoPath;
 use crate::core::retry::FailureClass;
+use crate::core::structure::Strictness;
 use crate::volume::in_use::{Attempt, InUse};
 use crate::volume::{ModelDir, VolumeError};
 
@@ -39,6 +41,8 @@ pub struct Question {
     pub remember: Option<PathBuf>,
     /// Hash nothing while another reason keeps the gate closed anyway: for a wait.
     pub lazy: bool,
+    /// What a fault in the structure of the weight files means.
+    pub structure: Strictness,
 }
 
 /// What is worth telling while a check goes on.
@@ -81,6 +85,8 @@ pub struct Answer {
     pub manifest: Option<Manifest>,
     /// Open, or closed and why.
     pub decision: Decision,
+    /// What a look into the weight files found; nobody looks while files are missing or wrong.
+    pub structure: Structure,
     /// How long it took.
     pub took: Duration,
     /// The lock that keeps the directory as it is, where it could be taken and the gate is open.
@@ -93,7 +99,8 @@ impl Answer {
     #[must_use]
     pub fn unknown(directory: &Path, looked: String) -> Self {
         let decision = Decision::closed(Why::NeverPulled { looked }, None, vec![]);
-        Self { directory: directory.to_owned(), manifest: None, decision, took: Duration::ZERO, lock: None }
+        let (directory, structure) = (directory.to_owned(), Structure::default());
+        Self { directory, manifest: None, decision, structure, took: Duration::ZERO, lock: None }
     }
 }
 
@@ -105,6 +112,8 @@ pub struct Gate {
     question: Question,
     /// Hashed by this gate itself.
     fresh: Memory,
+    /// What the last round found in the weight files.
+    structure: Structure,
 }
 
 /// Where a check tells what it does; heard from several threads.
@@ -127,7 +136,7 @@ impl Gate {
     #[must_use]
     pub fn new(directory: &Path, question: Question) -> Self {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-        Self { directory, question, fresh: Memory::default() }
+        Self { directory, question, fresh: Memory::default(), structure: Structure::default() }
     }
 
     /// Looks at the directory and decides.
@@ -136,7 +145,8 @@ impl Gate {
         let Verdict { decision, manifest, lock } = self.rounds(listener);
         let lock = lock.filter(|_| decision.is_open());
         let took = clock::since_boot().saturating_sub(started);
-        Answer { directory: self.directory.clone(), manifest, decision, took, lock }
+        let (directory, structure) = (self.directory.clone(), self.structure.clone());
+        Answer { directory, manifest, decision, structure, took, lock }
     }
 
     fn rounds(&mut self, listener: &Listener<'_>) -> Verdict {
@@ -150,6 +160,7 @@ impl Gate {
 
     /// One look from start to end; none when something changed meanwhile.
     fn round(&mut self, listener: &Listener<'_>) -> Option<Verdict> {
+        self.structure = Structure::unseen(self.question.structure);
         let closed = |why, manifest: Option<Manifest>| {
             Some(Verdict { decision: Decision::closed(why, manifest.as_ref(), vec![]), manifest, lock: None })
         };
@@ -225,7 +236,7 @@ impl Gate {
             survey.trust(&Outcome::Trusted, |_, entry| memory.verified(entry));
         }
         if survey.is_settled() || (self.question.lazy && survey.has_bad()) {
-            return Some(survey.decide());
+            return self.decide(survey);
         }
         let (files, bytes) = survey.left();
         (listener.notice)(Notice::Hashing { files, bytes });
@@ -239,7 +250,15 @@ impl Gate {
             (listener.notice)(Notice::NotRemembered { why: in_words(&error) });
         }
         // Hashing took its time: what was judged right must still be what it was.
-        survey.still_holds().then(|| survey.decide())
+        if survey.still_holds() { self.decide(survey) } else { None }
+    }
+
+    /// The verdict over all files and, when all are right, over their structure.
+    fn decide(&mut self, survey: Survey<'_>) -> Option<Decision> {
+        if let Some(identities) = survey.all_right() {
+            self.structure = survey.look_into(&identities, self.question.structure)?;
+        }
+        Some(survey.decide().also(self.structure.reasons()))
     }
 
     /// What earlier gates hashed here.

@@ -18,7 +18,7 @@ use crate::volume::{ModelDir, VolumeError};
 /// Bytes read at a time: hashed while they are in the core's own cache, 5 % cheaper than 1 MiB.
 const BUFFER_SIZE: u64 = 256 << 10;
 /// Most files looked at together: a look waits for a server, not for a core.
-const LOOKS_MAX: usize = 16;
+pub(super) const LOOKS_MAX: usize = 16;
 /// Files below which a thread of its own does not pay.
 const LOOKS_EACH: usize = 32;
 

@@ -11,6 +11,7 @@ pub(crate) mod hash;
 pub mod outlook;
 pub mod remember;
 pub mod report;
+pub mod structure;
 mod survey;
 pub mod verify;
 pub mod wait;

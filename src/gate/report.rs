@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::check::Answer;
+use super::structure::Structure;
 use super::verify::{ReceiptFate, Verified};
 use crate::core::code::Code;
 use crate::core::gate::Tally;
@@ -16,10 +17,14 @@ use crate::core::model_name::ModelName;
 use crate::core::reason::{Reason, Why};
 use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
+use crate::core::structure::Strictness;
 use crate::core::units;
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
+/// What helps when the bytes are right and make no model.
+const UPSTREAM: &str = "every byte is as published, so pulling again changes nothing: take a revision in which it is mended, \
+    or let it pass by --structure=warn (in muster.toml: [gate] structure = \"warn\")";
 /// Most reasons that people are shown.
 const SHOWN_MAX: usize = 10;
 
@@ -52,6 +57,15 @@ pub struct Report {
     bytes: Bytes,
     elapsed_ms: u64,
     reasons: Vec<ReasonReport>,
+    structure: StructureReport,
+}
+
+#[derive(Debug, Serialize)]
+struct StructureReport {
+    mode: Strictness,
+    looked_at: u64,
+    left_out: u64,
+    warnings: Vec<ReasonReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,13 +132,14 @@ impl Report {
     #[must_use]
     pub fn new(answer: &Answer, subject: &Subject, exit_code: u8) -> Self {
         let tally = *answer.decision.tally();
-        let reasons = answer.decision.reasons().into_iter().map(|reason| ReasonReport {
+        let report = |reason: &Reason| ReasonReport {
             file: reason.file.clone(),
             code: reason.why.code(),
             expected: reason.why.expected(),
             found: reason.why.found(),
             hint: Fix::of(&reason.why).hint(1, size_of(reason, answer.manifest.as_ref()), subject),
-        });
+        };
+        let seen = &answer.structure;
         let source = answer.manifest.as_ref().map(Manifest::source);
         Self {
             schema: SCHEMA,
@@ -139,7 +154,13 @@ impl Report {
             shards: Shards { total: tally.shards, verified: tally.shards_verified },
             bytes: Bytes { total: tally.bytes, hashed: tally.bytes_hashed },
             elapsed_ms: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
-            reasons: reasons.collect(),
+            reasons: answer.decision.reasons().into_iter().map(report).collect(),
+            structure: StructureReport {
+                mode: seen.strictness,
+                looked_at: seen.looked_at,
+                left_out: seen.left_out,
+                warnings: seen.warnings().iter().map(report).collect(),
+            },
         }
     }
 
@@ -204,6 +225,22 @@ pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
     fixes.into_iter().filter_map(|(fix, count, bytes)| fix.hint(count, bytes, subject)).collect()
 }
 
+/// What is told of the weight files beside the verdict: faults that close nothing, and what the
+/// selection leaves out.
+#[must_use]
+pub fn remarks(answer: &Answer) -> Vec<String> {
+    let Structure { left_out, .. } = answer.structure;
+    let faults = answer.structure.warnings();
+    let mut remarks: Vec<_> = faults.iter().take(SHOWN_MAX).map(|fault| format!("as published, {fault}")).collect();
+    if let Some(more) = faults.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
+        remarks.push(format!("and {more} more faults like these"));
+    }
+    if left_out > 0 {
+        remarks.push(format!("the selection leaves out {left_out} of the shards that belong together"));
+    }
+    remarks
+}
+
 /// Before hashing: how much, and why.
 #[must_use]
 pub fn hashing_line(files: u64, bytes: u64, why: &str) -> String {
@@ -260,6 +297,8 @@ enum Fix {
     Program,
     /// The pinned manifest is not this one.
     Pin,
+    /// What was published cannot be loaded.
+    Upstream,
 }
 
 impl Fix {
@@ -281,6 +320,7 @@ impl Fix {
             }
             Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } => Self::Program,
             Why::Unreadable { .. } => Self::Readable,
+            Why::Structure(_) => Self::Upstream,
         }
     }
 
@@ -301,6 +341,7 @@ impl Fix {
             Self::Status => Some("muster status tells what became of the pull".to_owned()),
             Self::Readable => Some("check the mount and the modes of the files, then try again".to_owned()),
             Self::Program => Some(format!("check the mount and the program's version; {verify} tells more")),
+            Self::Upstream => Some(UPSTREAM.to_owned()),
             Self::Pin => Some("pull the commit that was pinned, or correct --manifest-id".to_owned()),
         }
     }

@@ -4,12 +4,14 @@
 //! says "no" is never overruled by something that was known before.
 
 use super::hash::{Pages, hash_files, look_at};
+use super::structure::{Structure, look_into};
 use crate::clock;
 use crate::core::gate::{Decision, Finding, Outcome, inspect};
 use crate::core::identity::{Identity, Observed};
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::reason::Why;
 use crate::core::receipt::Receipt;
+use crate::core::structure::Strictness;
 use crate::volume::ModelDir;
 use crate::volume::fs_kind::FsKind;
 use crate::volume::identity::is_settled;
@@ -106,6 +108,20 @@ impl<'a> Survey<'a> {
         let again = look_at(self.manifest.files(), |entry| self.dir.observe(&entry.path));
         let right = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Trusted | Outcome::Hashed));
         self.outcomes.iter().zip(&self.looks).zip(&again).all(|((outcome, look), now)| !right(outcome) || look == now)
+    }
+
+    /// What each file was when it was judged right; none when another was not.
+    pub(super) fn all_right(&self) -> Option<Vec<Identity>> {
+        let right = |(outcome, look): (&Option<Outcome>, &Observed)| match (outcome, look) {
+            (Some(Outcome::Trusted | Outcome::Hashed), Observed::Present(identity)) => Some(*identity),
+            _ => None,
+        };
+        self.outcomes.iter().zip(&self.looks).map(right).collect()
+    }
+
+    /// Looks into the weight files, which are all right; none when one has changed since.
+    pub(super) fn look_into(&self, identities: &[Identity], strictness: Strictness) -> Option<Structure> {
+        look_into(self.dir, self.manifest, identities, strictness)
     }
 
     /// The verdict over all files.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::check::{Answer, Listener, Notice, Unloaded, load_manifest, missing_files, unopened};
 use super::hash::{Hashed, Pages, hash_files, look_at};
+use super::structure::{Structure, look_into};
 use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::gate::{Decision, Outcome};
@@ -18,6 +19,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::reason::Why;
 use crate::core::receipt::{FileRecord, Proved, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
+use crate::core::structure::Strictness;
 use crate::volume::identity::is_settled;
 use crate::volume::in_use::Attempt;
 use crate::volume::quarantine::Quarantine;
@@ -52,19 +54,24 @@ pub type OpenQuarantine<'a> = &'a dyn Fn(&ModelDir) -> Result<Quarantine, Volume
 /// Hashes every file of the manifest in `directory`. With a `quarantine`, bad files are moved
 /// there.
 #[must_use]
-pub fn verify(directory: PathBuf, quarantine: Option<OpenQuarantine<'_>>, listener: &Listener<'_>) -> Verified {
+pub fn verify(
+    directory: PathBuf,
+    quarantine: Option<OpenQuarantine<'_>>,
+    strictness: Strictness,
+    listener: &Listener<'_>,
+) -> Verified {
     let started = clock::since_boot();
     let dir = ModelDir::open(&directory);
     let (manifest, done) = match dir.as_ref().map_err(unopened).and_then(|dir| Ok((dir, loaded(dir)?))) {
         Ok((dir, manifest)) => {
-            let done = Work { dir, manifest: &manifest, listener }.run(quarantine);
+            let done = Work { dir, manifest: &manifest, strictness, listener }.run(quarantine);
             (Some(manifest), done)
         }
         Err(why) => (None, Done::nothing(Decision::closed(why, None, vec![]))),
     };
     let took = clock::since_boot().saturating_sub(started);
-    let Done { decision, receipt, quarantined } = done;
-    Verified { answer: Answer { directory, manifest, decision, took, lock: None }, receipt, quarantined }
+    let Done { decision, structure, receipt, quarantined } = done;
+    Verified { answer: Answer { directory, manifest, decision, structure, took, lock: None }, receipt, quarantined }
 }
 
 fn loaded(dir: &ModelDir) -> Result<Manifest, Why> {
@@ -76,19 +83,22 @@ fn loaded(dir: &ModelDir) -> Result<Manifest, Why> {
 
 struct Done {
     decision: Decision,
+    structure: Structure,
     receipt: ReceiptFate,
     quarantined: Vec<(RepoPath, PathBuf)>,
 }
 
 impl Done {
-    const fn nothing(decision: Decision) -> Self {
-        Self { decision, receipt: ReceiptFate::Kept, quarantined: Vec::new() }
+    fn nothing(decision: Decision) -> Self {
+        let structure = Structure::default();
+        Self { decision, structure, receipt: ReceiptFate::Kept, quarantined: Vec::new() }
     }
 }
 
 struct Work<'a> {
     dir: &'a ModelDir,
     manifest: &'a Manifest,
+    strictness: Strictness,
     listener: &'a Listener<'a>,
 }
 
@@ -111,10 +121,11 @@ impl Work<'_> {
         (self.listener.notice)(Notice::Hashing { files: entries.len() as u64, bytes });
         let started_ns = self.settle_all();
         let answers = hash_files(self.dir, &entries, Pages::Drop, self.listener.bytes);
-        let (mut outcomes, mut right) = (Vec::new(), Vec::new());
+        let (mut outcomes, mut right, mut identities) = (Vec::new(), Vec::new(), Vec::new());
         for (entry, answer) in entries.into_iter().zip(answers) {
             outcomes.push(match answer {
                 Ok(hashed) => {
+                    identities.push(hashed.identity);
                     right.push((entry, hashed));
                     Outcome::Hashed
                 }
@@ -128,7 +139,14 @@ impl Work<'_> {
         }
         let receipt = self.receipt(&decision, right, started_ns);
         let quarantined = quarantine.map(|quarantine| self.set_aside(&decision, quarantine)).unwrap_or_default();
-        Done { decision, receipt, quarantined }
+        if !decision.is_open() {
+            return Done { receipt, quarantined, ..Done::nothing(decision) };
+        }
+        // The receipt speaks of bytes, and they are right whatever is in them.
+        let Some(structure) = look_into(self.dir, self.manifest, &identities, self.strictness) else {
+            return Done { receipt, ..Done::nothing(Decision::closed(Why::Unsteady, Some(self.manifest), vec![])) };
+        };
+        Done { decision: decision.also(structure.reasons()), structure, receipt, quarantined }
     }
 
     /// Waits until no file's last change is too young to tell it from the next, and returns the

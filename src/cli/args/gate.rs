@@ -9,6 +9,7 @@ use clap::Args;
 use crate::config::{Value, ValueError};
 use crate::core::manifest::ManifestId;
 use crate::core::repo::Revision;
+use crate::core::structure::Strictness;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +66,9 @@ pub struct GateArgs {
     /// Neither uses nor writes what earlier gates hashed
     #[arg(long, conflicts_with = "remember")]
     pub no_remember: bool,
+    /// What faults in the structure of published weight files mean: check (closed), warn or off [default: check]
+    #[arg(long, value_name = "MODE", env = "MUSTER_STRUCTURE", value_parser = <Strictness as Value>::parse)]
+    pub structure: Option<Strictness>,
     /// Keeps the model locked until stopped, instead of starting a command
     #[arg(long, conflicts_with = "command")]
     pub hold: bool,
@@ -85,6 +89,9 @@ pub struct VerifyArgs {
     /// Lets others on this machine go first
     #[arg(long)]
     pub low_impact: bool,
+    /// What faults in the structure of published weight files mean: check (12), warn or off [default: check]
+    #[arg(long, value_name = "MODE", env = "MUSTER_STRUCTURE", value_parser = <Strictness as Value>::parse)]
+    pub structure: Option<Strictness>,
 }
 
 fn parse_wait(text: &str) -> Result<Wait, ValueError> {

@@ -117,6 +117,7 @@ impl Looker<'_> {
             revision: revision.clone().or_else(|| model.revision.clone()),
             remember: remember.clone(),
             lazy: wait.is_some(),
+            structure: self.request.structure.unwrap_or(self.settings.gate.structure.value),
         })
     }
 
@@ -174,6 +175,9 @@ fn tell(look: &Look, request: &GateRequest, ui: &Ui, exit: Exit) -> Result<(), F
         ui.note(&line);
     } else {
         ui.result(&line)?;
+    }
+    for remark in report::remarks(&look.answer) {
+        ui.warn(&remark);
     }
     for hint in report::hints(&look.answer, &look.subject) {
         ui.note(&format!("hint: {hint}"));

@@ -21,19 +21,20 @@ use crate::volume::{ModelDir, Volume, VolumeError};
 /// # Errors
 /// What the user is told.
 pub fn run(args: VerifyArgs, context: Context) -> Result<Exit, Failure> {
-    let VerifyArgs { model, quarantine, low_impact } = args;
+    let VerifyArgs { model, quarantine, low_impact, structure } = args;
     let Context { settings, ui, here, .. } = context;
     if low_impact || settings.low_impact.value {
         // The threads that hash are started by this one. Their pages are given back in any case.
         yield_to_others();
     }
+    let strictness = structure.unwrap_or(settings.gate.structure.value);
     let reference = resolve::model(&model, &here)?;
     let (model, verified, hint) = match locate(&reference, &settings.volume, &here)? {
         Located::Here(model) => {
             let open = |dir: &ModelDir| quarantine_for(&model, &settings.volume.value, dir);
             let quarantine: Option<OpenQuarantine<'_>> = if quarantine { Some(&open) } else { None };
             let verified = with_progress(&ui, &model.shown(), "everything is asked for", |listener| {
-                verify(model.directory.clone(), quarantine, listener)
+                verify(model.directory.clone(), quarantine, strictness, listener)
             });
             (model, verified, None)
         }
@@ -62,6 +63,9 @@ fn tell(verified: &Verified, subject: &Subject, ui: &Ui, exit: Exit) -> Result<(
     }
     for (file, place) in &verified.quarantined {
         ui.note(&format!("{file} is now {}", place.display()));
+    }
+    for remark in report::remarks(&verified.answer) {
+        ui.warn(&remark);
     }
     for hint in report::hints(&verified.answer, subject) {
         ui.note(&format!("hint: {hint}"));

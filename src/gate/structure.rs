@@ -1,0 +1,280 @@
+//! A look into the weight files of a directory whose bytes are the manifest's.
+//!
+//! Owns the reading of headers and indexes; what they mean is `core::structure`'s. Invariants: only
+//! headers are read, and every one from a file with the identity that the check judged; memory is
+//! bounded by one index at a time, and the headers of a few files, of which at most one is large.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::hash::LOOKS_MAX;
+use crate::core::causes::in_words;
+use crate::core::gguf::{self, Gguf, Reading};
+use crate::core::identity::Identity;
+use crate::core::manifest::{FileEntry, Manifest};
+use crate::core::reason::{Reason, Why};
+use crate::core::repo_path::RepoPath;
+use crate::core::retry::FailureClass;
+use crate::core::safetensors::{self, Header};
+use crate::core::shard_index::{INDEX_MAX, ShardIndex};
+use crate::core::structure::{Fault, Indexed, Role, Strictness, check_splits, is_pointer, reason};
+use crate::parallel::in_parallel;
+use crate::volume::model_dir::PublishedFile;
+use crate::volume::{ModelDir, VolumeError};
+
+/// Files below which a thread of its own does not pay.
+const FILES_EACH: usize = 4;
+/// Headers from this size on are read one at a time.
+const LARGE: u64 = 8 << 20;
+/// Bytes of a file that are read first: the whole header of most.
+const FIRST: u64 = 128 << 10;
+
+/// What a look into the weight files found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Structure {
+    /// What a fault means.
+    pub strictness: Strictness,
+    /// Headers and indexes that were read.
+    pub looked_at: u64,
+    /// Faults of what upstream published.
+    pub faults: Vec<Reason>,
+    /// Files that could not be read; they keep the gate closed whatever faults mean.
+    pub unreadable: Vec<Reason>,
+    /// Shards named by an index or a split that the selection leaves out.
+    pub left_out: u64,
+}
+
+impl Structure {
+    /// Nobody has looked.
+    #[must_use]
+    pub fn unseen(strictness: Strictness) -> Self {
+        Self { strictness, ..Self::default() }
+    }
+
+    /// The reasons to stay closed.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<Reason> {
+        let faults = if self.strictness == Strictness::Check { &self.faults[..] } else { &[] };
+        faults.iter().chain(&self.unreadable).cloned().collect()
+    }
+
+    /// The faults that are told and keep nobody out.
+    #[must_use]
+    pub fn warnings(&self) -> &[Reason] {
+        if self.strictness == Strictness::Check { &[] } else { &self.faults }
+    }
+}
+
+/// Looks into the weight files of `manifest`. `identities` has what each file was when it was
+/// judged right, in the manifest's order. None when one of them has changed since.
+pub(super) fn look_into(
+    dir: &ModelDir,
+    manifest: &Manifest,
+    identities: &[Identity],
+    strictness: Strictness,
+) -> Option<Structure> {
+    let mut found = Structure::unseen(strictness);
+    if strictness == Strictness::Off {
+        return Some(found);
+    }
+    let file = |(entry, identity): (_, &Identity)| as_file(dir, entry, *identity);
+    let files = manifest.files().iter().zip(identities).filter_map(file);
+    let (indexes, weights): (Vec<_>, Vec<_>) = files.partition(|file| file.role == Role::Index);
+    found.looked_at = (indexes.len() + weights.len()) as u64;
+    let mut indexed = Vec::new();
+    for file in &indexes {
+        match file.index() {
+            Ok(index) => {
+                let (index, faults, left_out) = Indexed::find(&file.entry.path, index, manifest);
+                found.tell(&file.entry.path, faults);
+                found.left_out += left_out as u64;
+                indexed.push(index);
+            }
+            Err(Stop::Changed) => return None,
+            Err(Stop::For(why)) => found.because(&file.entry.path, why),
+        }
+    }
+    let claims = Claims::of(&indexed);
+    let threads = weights.len().div_ceil(FILES_EACH).min(LOOKS_MAX);
+    let looks = in_parallel(threads, &weights, |file| file.weights(&claims));
+    let mut parts = Vec::new();
+    for (file, look) in weights.iter().zip(looks) {
+        match look {
+            Ok(Look::Placed(faults)) => faults.into_iter().for_each(|(index, faults)| found.tell(index, faults)),
+            Ok(Look::Part(gguf)) => parts.push((&file.entry.path, gguf)),
+            Err(Stop::Changed) => return None,
+            Err(Stop::For(why)) => found.because(&file.entry.path, why),
+        }
+    }
+    let (faults, left_out) = check_splits(&parts, manifest);
+    found.faults.extend(faults);
+    found.left_out += left_out as u64;
+    Some(found)
+}
+
+impl Structure {
+    fn tell(&mut self, path: &RepoPath, faults: Vec<Fault>) {
+        self.faults.extend(faults.into_iter().map(|fault| reason(path, fault)));
+    }
+
+    fn because(&mut self, path: &RepoPath, why: Why) {
+        let fault = matches!(why, Why::Structure(_));
+        let list = if fault { &mut self.faults } else { &mut self.unreadable };
+        list.push(Reason { file: Some(path.clone()), why });
+    }
+}
+
+/// What the indexes say of each shard.
+struct Claims<'a> {
+    /// The indexes that name it, and its place in them.
+    of: HashMap<&'a RepoPath, Vec<(&'a Indexed, usize)>>,
+    /// Held while a large header is in memory.
+    large: Mutex<()>,
+}
+
+impl<'a> Claims<'a> {
+    fn of(indexes: &'a [Indexed]) -> Self {
+        let mut of: HashMap<_, Vec<_>> = HashMap::new();
+        for index in indexes {
+            for (place, shard) in index.shards.iter().enumerate() {
+                if let Some(shard) = shard {
+                    of.entry(shard).or_default().push((index, place));
+                }
+            }
+        }
+        Self { of, large: Mutex::new(()) }
+    }
+}
+
+/// A file that is looked into.
+struct File<'a> {
+    dir: &'a ModelDir,
+    entry: &'a FileEntry,
+    /// What it was when it was judged right.
+    identity: Identity,
+    role: Role,
+}
+
+/// What the head of a weight file says.
+enum Look<'a> {
+    /// It is whole; where an index has it otherwise.
+    Placed(Vec<(&'a RepoPath, Vec<Fault>)>),
+    /// A whole GGUF file.
+    Part(Gguf),
+}
+
+/// Why a file says nothing.
+enum Stop {
+    /// It is not what was judged any more.
+    Changed,
+    For(Why),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::For(Why::Structure(Box::new(fault)))
+    }
+}
+
+impl From<VolumeError> for Stop {
+    fn from(error: VolumeError) -> Self {
+        let gone =
+            matches!(error, VolumeError::Missing { .. } | VolumeError::NotRegular { .. } | VolumeError::Steered { .. });
+        if gone || matches!(error.class(), FailureClass::Transient { .. }) {
+            return Self::Changed;
+        }
+        Self::For(Why::Unreadable { why: in_words(&error) })
+    }
+}
+
+fn as_file<'a>(dir: &'a ModelDir, entry: &'a FileEntry, identity: Identity) -> Option<File<'a>> {
+    Some(File { dir, entry, identity, role: Role::of(&entry.path)? })
+}
+
+impl File<'_> {
+    /// Does `work` on the file, which is the judged one before and after.
+    fn read<T>(&self, work: impl FnOnce(&PublishedFile, u64) -> Result<T, Stop>) -> Result<T, Stop> {
+        let file = self.dir.open_published(&self.entry.path)?;
+        let before = file.identity();
+        if self.identity != before {
+            return Err(Stop::Changed);
+        }
+        let result = work(&file, before.size);
+        if file.identity_now()? == before { result } else { Err(Stop::Changed) }
+    }
+
+    fn index(&self) -> Result<ShardIndex, Stop> {
+        self.read(|file, size| {
+            if size > INDEX_MAX {
+                return Err(Fault::IndexTooLarge { size }.into());
+            }
+            let json = bytes_of(file, 0, size)?;
+            if is_pointer(&json) {
+                return Err(Fault::Pointer.into());
+            }
+            ShardIndex::read(&json).map_err(|why| Fault::Index { why }.into())
+        })
+    }
+
+    fn weights<'a>(&self, claims: &Claims<'a>) -> Result<Look<'a>, Stop> {
+        if self.role == Role::Gguf {
+            return self.read(|file, size| gguf_of(file, size, claims)).map(Look::Part);
+        }
+        let header = self.read(|file, size| header_of(file, size, claims))?;
+        let indexes = claims.of.get(&self.entry.path).into_iter().flatten();
+        let faults = indexes.map(|(index, place)| {
+            let placement = index.index.compare(*place, header.names());
+            (&index.path, Indexed::faults_of(placement, &self.entry.path))
+        });
+        Ok(Look::Placed(faults.collect()))
+    }
+}
+
+fn header_of(file: &PublishedFile, size: u64, claims: &Claims<'_>) -> Result<Header, Stop> {
+    let broken = |error| Stop::from(Fault::Safetensors(error));
+    let start = bytes_of(file, 0, size.min(FIRST))?;
+    if is_pointer(&start) {
+        return Err(Fault::Pointer.into());
+    }
+    let prefix = start.first_chunk().copied().ok_or_else(|| broken(safetensors::HeaderError::TooShort { size }))?;
+    let len = Header::length(prefix, size).map_err(broken)?;
+    let data = size - safetensors::PREFIX as u64 - len;
+    let _alone = (len >= LARGE).then(|| claims.large.lock().unwrap_or_else(PoisonError::into_inner));
+    let whole = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(safetensors::PREFIX);
+    match start.get(safetensors::PREFIX..whole) {
+        Some(json) => Header::read(json, data),
+        None => Header::read(&bytes_of(file, safetensors::PREFIX as u64, len)?, data),
+    }
+    .map_err(broken)
+}
+
+fn gguf_of(file: &PublishedFile, size: u64, claims: &Claims<'_>) -> Result<Gguf, Stop> {
+    let mut len = size.min(FIRST);
+    let mut alone = None;
+    loop {
+        let head = bytes_of(file, 0, len)?;
+        if is_pointer(&head) {
+            return Err(Fault::Pointer.into());
+        }
+        match gguf::read(&head, size).map_err(Fault::Gguf)? {
+            Reading::Done(gguf) => return Ok(gguf),
+            Reading::More(need) => len = need.max(len.saturating_mul(2)).min(size),
+        }
+        if len >= LARGE && alone.is_none() {
+            alone = Some(claims.large.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// Bytes of a file that has them.
+fn bytes_of(file: &PublishedFile, offset: u64, len: u64) -> Result<Vec<u8>, Stop> {
+    let mut bytes = vec![0; usize::try_from(len).map_err(|_| Stop::Changed)?];
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(offset + done as u64, &mut bytes[done..])? {
+            0 => return Err(Stop::Changed),
+            count => done += count,
+        }
+    }
+    Ok(bytes)
+}
