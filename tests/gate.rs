@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use model::{Model, kimi_shaped, manifest};
+use model::{Model, kimi_shaped, manifest, weights};
 use muster::core::selection::{Pattern, Selection};
 use muster::gate::check::{Gate, Listener, Notice, Question};
 use muster::volume::in_use::Attempt;
@@ -609,7 +609,8 @@ fn two_directories_of_one_repository_are_a_usage_error() {
 // class: verify-cost
 #[test]
 fn an_unchanged_model_of_the_reference_shape_is_gated_without_hashing() {
-    let files: Vec<_> = (0..140).map(|n| (format!("model-{:05}-of-000140.safetensors", n + 1), vec![3; 100])).collect();
+    let files: Vec<_> =
+        (0..140).map(|n| (format!("model-{:05}-of-000140.safetensors", n + 1), weights(100, 3))).collect();
     let model = Model::verified(&files);
     let (code, value) = Caller::on(model.volume()).json(&["gate", "kimi"]);
     assert_eq!((code, &value["files"]["trusted"]), (0, &140.into()));

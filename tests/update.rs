@@ -19,8 +19,9 @@ const CHANGED: &str = "model-00002-of-000005.safetensors";
 const GONE: &str = "model-00004-of-000005.safetensors";
 const NEW: &str = "new folder/extra.bin";
 
+/// Without its index, which would change with the shards.
 fn old_repo() -> RepoSpec {
-    RepoSpec::kimi(5, MIB, 6).named("org/model")
+    RepoSpec::kimi(5, MIB, 6).named("org/model").without("model.safetensors.index.json")
 }
 
 /// One shard changes, one goes, one file in a folder comes, and a small one changes.

@@ -8,7 +8,6 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::check::Answer;
-use super::structure::Structure;
 use super::verify::{ReceiptFate, Verified};
 use crate::core::code::Code;
 use crate::core::gate::Tally;
@@ -225,20 +224,23 @@ pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
     fixes.into_iter().filter_map(|(fix, count, bytes)| fix.hint(count, bytes, subject)).collect()
 }
 
-/// What is told of the weight files beside the verdict: faults that close nothing, and what the
-/// selection leaves out.
+/// Faults of the weight files that are told and close nothing.
 #[must_use]
-pub fn remarks(answer: &Answer) -> Vec<String> {
-    let Structure { left_out, .. } = answer.structure;
+pub fn warnings(answer: &Answer) -> Vec<String> {
     let faults = answer.structure.warnings();
-    let mut remarks: Vec<_> = faults.iter().take(SHOWN_MAX).map(|fault| format!("as published, {fault}")).collect();
+    let mut warnings: Vec<_> = faults.iter().take(SHOWN_MAX).map(|fault| format!("as published, {fault}")).collect();
     if let Some(more) = faults.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
-        remarks.push(format!("and {more} more faults like these"));
+        warnings.push(format!("as published, {more} more files have such faults"));
     }
-    if left_out > 0 {
-        remarks.push(format!("the selection leaves out {left_out} of the shards that belong together"));
-    }
-    remarks
+    warnings
+}
+
+/// What is told of the shards that nobody asked for.
+#[must_use]
+pub fn left_out(answer: &Answer) -> Option<String> {
+    let count = answer.structure.left_out;
+    let what = if count == 1 { "1 shard that belongs".to_owned() } else { format!("{count} shards that belong") };
+    (count > 0).then(|| format!("the selection leaves out {what} to the model"))
 }
 
 /// Before hashing: how much, and why.

@@ -52,6 +52,21 @@ impl Content {
         content
     }
 
+    /// The same with its first bytes replaced by `head`, when all of it is generated.
+    pub fn headed(&self, head: impl FnOnce(u64) -> Option<Vec<u8>>) -> Self {
+        let inner = &self.0;
+        if !inner.head.is_empty() || inner.sha256.get().is_some() {
+            return self.clone();
+        }
+        match head(inner.tail) {
+            Some(head) => {
+                let tail = inner.tail - head.len() as u64;
+                Self::head_then_generated(head, inner.seed, tail)
+            }
+            None => self.clone(),
+        }
+    }
+
     pub fn len(&self) -> u64 {
         self.0.head.len() as u64 + self.0.tail
     }

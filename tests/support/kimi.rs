@@ -43,14 +43,33 @@ fn tensors(number: usize, data: u64) -> Vec<(String, Value)> {
 }
 
 fn shard(number: usize, tensors: Vec<(String, Value)>, shard_bytes: u64) -> Content {
+    assert!(shard_bytes >= 2 * HEADER, "shard too small");
+    Content::head_then_generated(head(tensors), number as u64, shard_bytes - 8 - HEADER)
+}
+
+fn head(tensors: Vec<(String, Value)>) -> Vec<u8> {
     let mut header: Map<String, Value> = tensors.into_iter().collect();
     header.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
     let mut text = Value::Object(header).to_string();
-    assert!(text.len() as u64 <= HEADER && shard_bytes >= 2 * HEADER, "shard too small");
+    assert!(text.len() as u64 <= HEADER, "too many tensors for a header");
     text.push_str(&" ".repeat(HEADER as usize - text.len()));
     let mut head = HEADER.to_le_bytes().to_vec();
     head.extend_from_slice(text.as_bytes());
-    Content::head_then_generated(head, number as u64, shard_bytes - 8 - HEADER)
+    head
+}
+
+/// Generated content with the header of the shard of that name, so that it fits the index of a
+/// repository of this shape; a shorter one, with one tensor, when there is no room.
+pub(super) fn with_header(path: &str, content: Content) -> Content {
+    let number = path.rsplit_once("-of-").and_then(|(head, _)| head.rsplit_once('-')?.1.parse().ok());
+    content.headed(|len| {
+        if len >= 2 * HEADER {
+            return Some(head(tensors(number.unwrap_or(0), len - 8 - HEADER)));
+        }
+        let data = len.checked_sub(128)?;
+        let json = format!(r#"{{"t":{{"dtype":"U8","shape":[{data}],"data_offsets":[0,{data}]}}}}"#);
+        Some([&120u64.to_le_bytes()[..], format!("{json:<120}").as_bytes()].concat())
+    })
 }
 
 /// In order of importance: a smaller repository keeps the first ones.

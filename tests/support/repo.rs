@@ -56,8 +56,11 @@ pub struct FileSpec {
 }
 
 impl FileSpec {
+    /// Generated content under the name of a safetensors file begins as one that covers itself.
     pub fn lfs(path: &str, content: impl Into<Content>) -> Self {
-        Self::new(path, content.into(), true)
+        let content = content.into();
+        let content = if path.ends_with(".safetensors") { kimi::with_header(path, content) } else { content };
+        Self::new(path, content, true)
     }
 
     pub fn plain(path: &str, content: impl Into<Content>) -> Self {

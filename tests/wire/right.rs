@@ -116,4 +116,6 @@ fn an_index_that_names_shards_nobody_has_makes_nobody_ask_for_them() {
     );
     scene.arrives_without_a_wrong_byte();
     assert!(!scene.hub.requests().iter().any(|seen| seen.path.contains("of-00002")), "the manifest decides");
+    let out = scene.world.args(["gate", "org/model"]).run().expect_code(12);
+    assert!(out.stdout.contains("the index names model-00001-of-00002.safetensors and 1 more"), "{out}");
 }

@@ -176,8 +176,11 @@ fn tell(look: &Look, request: &GateRequest, ui: &Ui, exit: Exit) -> Result<(), F
     } else {
         ui.result(&line)?;
     }
-    for remark in report::remarks(&look.answer) {
-        ui.warn(&remark);
+    for warning in report::warnings(&look.answer) {
+        ui.warn(&warning);
+    }
+    if let Some(note) = report::left_out(&look.answer) {
+        ui.note(&note);
     }
     for hint in report::hints(&look.answer, &look.subject) {
         ui.note(&format!("hint: {hint}"));

@@ -64,8 +64,11 @@ fn tell(verified: &Verified, subject: &Subject, ui: &Ui, exit: Exit) -> Result<(
     for (file, place) in &verified.quarantined {
         ui.note(&format!("{file} is now {}", place.display()));
     }
-    for remark in report::remarks(&verified.answer) {
-        ui.warn(&remark);
+    for warning in report::warnings(&verified.answer) {
+        ui.warn(&warning);
+    }
+    if let Some(note) = report::left_out(&verified.answer) {
+        ui.note(&note);
     }
     for hint in report::hints(&verified.answer, subject) {
         ui.note(&format!("hint: {hint}"));
