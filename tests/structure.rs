@@ -313,7 +313,7 @@ fn a_weight_file_nobody_may_read_could_not_be_checked_whatever_faults_mean() {
     }
     let asked = Asked::of(&kimi_shaped());
     let file = asked.model.path("model-00001-of-00004.safetensors");
-    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
     for mode in ["--structure=check", "--structure=warn"] {
         assert_eq!(asked.launch(&[mode]).0.code, Some(18));
     }

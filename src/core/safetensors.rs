@@ -10,11 +10,12 @@
 //! memory or mapped, refuses types that are newer than itself, keeps the last of two tensors of one
 //! name, and does not tell a hole from an overlap. A type unknown here is checked by its offsets.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use thiserror::Error;
 
 use super::structure::plain;
@@ -121,11 +122,11 @@ pub enum HeaderError {
 
 /// A header that describes its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
-    names: Vec<Box<str>>,
+pub struct Header<'a> {
+    names: Vec<Cow<'a, str>>,
 }
 
-impl Header {
+impl<'a> Header<'a> {
     /// Length of the header of a file of `size` bytes that begins with `prefix`.
     ///
     /// # Errors
@@ -146,13 +147,14 @@ impl Header {
     ///
     /// # Errors
     /// [`HeaderError`] names the first tensor that is wrong.
-    pub fn read(json: &[u8], data: u64) -> Result<Self, HeaderError> {
+    pub fn read(json: &'a [u8], data: u64) -> Result<Self, HeaderError> {
         let refuse = |error: serde_json::Error| HeaderError::Json { why: plain(&error.to_string()) };
         let Tensors(mut tensors) = serde_json::from_slice(json).map_err(refuse)?;
         let mut names = HashSet::with_capacity(tensors.len());
         if let Some((name, _)) = tensors.iter().find(|(name, _)| !names.insert(&**name)) {
             return Err(HeaderError::Twice { name: plain(name) });
         }
+        drop(names);
         // Headers in any order are read by everybody; 0.3 of the format's own library wrote them by name.
         tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);
         covers(&tensors, data)?;
@@ -161,12 +163,12 @@ impl Header {
 
     /// Names of the tensors, as their data lies in the file.
     #[must_use]
-    pub fn names(&self) -> &[Box<str>] {
+    pub fn names(&self) -> &[Cow<'a, str>] {
         &self.names
     }
 }
 
-fn covers(tensors: &[(Box<str>, Tensor)], data: u64) -> Result<(), HeaderError> {
+fn covers(tensors: &[(Cow<'_, str>, Tensor)], data: u64) -> Result<(), HeaderError> {
     let mut end = 0;
     let mut before: &str = "";
     for (name, tensor) in tensors {
@@ -195,15 +197,14 @@ fn covers(tensors: &[(Box<str>, Tensor)], data: u64) -> Result<(), HeaderError> 
 #[derive(Deserialize)]
 struct Tensor {
     dtype: Bits,
-    shape: Vec<u64>,
+    shape: Elements,
     data_offsets: (u64, u64),
 }
 
 impl Tensor {
     fn fits(&self, name: &str) -> Result<(), HeaderError> {
         let overflow = || HeaderError::Overflow { name: plain(name) };
-        let elements = self.shape.iter().try_fold(1u64, |product, length| product.checked_mul(*length));
-        let elements = elements.ok_or_else(overflow)?;
+        let elements = self.shape.0.ok_or_else(overflow)?;
         let Some(bits) = self.dtype.0 else { return Ok(()) };
         let bits = elements.checked_mul(bits).ok_or_else(overflow)?;
         if bits % 8 != 0 {
@@ -214,6 +215,51 @@ impl Tensor {
             return Err(HeaderError::Size { name: plain(name), expected, found });
         }
         Ok(())
+    }
+}
+
+/// Elements of a shape; none when they are more than can be.
+struct Elements(Option<u64>);
+
+impl<'de> Deserialize<'de> for Elements {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shape;
+        impl<'de> Visitor<'de> for Shape {
+            type Value = Elements;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of lengths")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut lengths: A) -> Result<Elements, A::Error> {
+                let mut product = Some(1u64);
+                while let Some(length) = lengths.next_element()? {
+                    product = product.and_then(|product| product.checked_mul(length));
+                }
+                Ok(Elements(product))
+            }
+        }
+        deserializer.deserialize_seq(Shape)
+    }
+}
+
+/// A text that is not copied when it has no escapes: a model has hundreds of thousands of names.
+pub(super) struct Name<'a>(pub(super) Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
+            type Value = Name<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 
@@ -249,20 +295,20 @@ fn bits_of(dtype: &str) -> Option<u64> {
 }
 
 /// The object of a header. A map would keep the last of two tensors of one name.
-struct Tensors(Vec<(Box<str>, Tensor)>);
+struct Tensors<'a>(Vec<(Cow<'a, str>, Tensor)>);
 
-impl<'de> Deserialize<'de> for Tensors {
+impl<'de> Deserialize<'de> for Tensors<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
         impl<'de> Visitor<'de> for Object {
-            type Value = Tensors;
+            type Value = Tensors<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of tensors")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tensors, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tensors<'de>, A::Error> {
                 let (mut tensors, mut metadata) = (Vec::new(), false);
-                while let Some(name) = map.next_key::<Box<str>>()? {
-                    if &*name == "__metadata__" {
+                while let Some(Name(name)) = map.next_key()? {
+                    if name == "__metadata__" {
                         if std::mem::replace(&mut metadata, true) {
                             return Err(A::Error::custom("two entries __metadata__"));
                         }
@@ -286,7 +332,7 @@ mod tests {
     use super::*;
 
     /// What this module says of the bytes of a whole file.
-    fn judge(file: &[u8]) -> Result<Header, HeaderError> {
+    fn judge(file: &[u8]) -> Result<Header<'_>, HeaderError> {
         let size = file.len() as u64;
         let prefix = file.first_chunk().copied().ok_or(HeaderError::TooShort { size })?;
         let len = usize::try_from(Header::length(prefix, size)?).unwrap();
@@ -305,8 +351,9 @@ mod tests {
 
     #[test]
     fn a_header_that_covers_its_file_is_read_in_the_order_of_the_data() {
-        let header = judge(&file(TWO, 11)).unwrap();
-        assert_eq!(header.names().iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b"]);
+        let whole = file(TWO, 11);
+        let header = judge(&whole).unwrap();
+        assert_eq!(header.names().iter().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(judge(&file("{}", 0)).unwrap().names().len(), 0);
         assert_eq!(judge(&file(r#"{"__metadata__":null}"#, 0)).unwrap().names().len(), 0);
     }
@@ -332,8 +379,8 @@ mod tests {
             (of(&[tensor("a", "F32", "[2]", 0, 4)], 4), "has 4 bytes, and its shape and type need 8"),
             (of(&[tensor("a", "F4", "[3]", 0, 2)], 2), "does not end with a whole byte"),
             (of(&[tensor("a", "U8", "[4294967296,4294967296]", 0, 4)], 4), "larger than can be"),
-            (of(&[a.clone()], 5), "1 bytes behind the last tensor"),
-            (of(&[a.clone()], 3), "the tensors need 4 bytes of data, and the file has 3"),
+            (of(std::slice::from_ref(&a), 5), "1 bytes behind the last tensor"),
+            (of(std::slice::from_ref(&a), 3), "the tensors need 4 bytes of data, and the file has 3"),
             (of(&[tensor("a", "U8", "[1]", 1, 0)], 0), "ends before it starts"),
         ] {
             assert!(error.to_string().contains(words), "{error}: {words}");
@@ -350,8 +397,8 @@ mod tests {
     #[test]
     fn a_name_cannot_steer_a_terminal_or_fill_a_screen() {
         let name = format!("\\u001b[2J{}", "x".repeat(5000));
-        let error = judge(&file(&format!(r#"{{"{name}":{{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}}}"#), 2));
-        let words = error.unwrap_err().to_string();
+        let whole = file(&format!(r#"{{"{name}":{{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}}}"#), 2);
+        let words = judge(&whole).unwrap_err().to_string();
         assert!(words.len() < 300 && !words.chars().any(char::is_control), "{words}");
     }
 

@@ -6,12 +6,15 @@
 //! loader goes by it, and neither does this. Invariant: an index that is accepted names each
 //! tensor once. It speaks of names only; whether the files exist is [`super::structure`]'s.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 
+use super::safetensors::Name;
 use super::structure::plain;
 
 /// Most bytes of an index: ten times that of a model with 384 experts a layer.
@@ -22,11 +25,11 @@ const MIDDLE: &str = ".safetensors.index.";
 
 /// An index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShardIndex {
-    /// Sorted.
-    shards: Vec<Box<str>>,
+pub struct ShardIndex<'a> {
+    /// In the order in which they are named first, and the tensors in each.
+    shards: Vec<(Cow<'a, str>, usize)>,
     /// The place of its shard among `shards`.
-    tensors: HashMap<Box<str>, usize>,
+    tensors: HashMap<Cow<'a, str>, usize>,
 }
 
 /// Where the tensors of one shard are, by its header and by the index.
@@ -53,48 +56,55 @@ pub fn index_stem(file_name: &str) -> Option<String> {
     }
 }
 
-impl ShardIndex {
+impl<'a> ShardIndex<'a> {
     /// Reads an index.
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub fn read(json: &[u8]) -> Result<Self, String> {
+    pub fn read(json: &'a [u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
-        struct Index {
-            weight_map: WeightMap,
+        struct Index<'a> {
+            #[serde(borrow)]
+            weight_map: WeightMap<'a>,
         }
-        let Index { weight_map: WeightMap(tensors) } =
-            serde_json::from_slice(json).map_err(|error| plain(&error.to_string()))?;
-        let shards: BTreeMap<Box<str>, ()> = tensors.values().map(|shard| (shard.clone(), ())).collect();
-        let shards: Vec<Box<str>> = shards.into_keys().collect();
-        let place = |shard: Box<str>| shards.binary_search(&shard).unwrap_or_default();
-        let tensors = tensors.into_iter().map(|(name, shard)| (name, place(shard))).collect();
+        let index: Result<Index<'a>, _> = serde_json::from_slice(json);
+        let WeightMap { mut shards, places } = index.map_err(|error| plain(&error.to_string()))?.weight_map;
+        let mut tensors = HashMap::with_capacity(places.len());
+        for (name, place) in places {
+            match tensors.entry(name) {
+                Entry::Vacant(free) => {
+                    free.insert(place);
+                    shards[place].1 += 1;
+                }
+                Entry::Occupied(known) if *known.get() == place => {}
+                Entry::Occupied(known) => return Err(format!("the tensor {} is in two files", plain(known.key()))),
+            }
+        }
         Ok(Self { shards, tensors })
     }
 
-    /// The shards it names, sorted, as it names them.
-    #[must_use]
-    pub fn shards(&self) -> &[Box<str>] {
-        &self.shards
+    /// The shards it names, as it names them.
+    pub fn shards(&self) -> impl Iterator<Item = &str> {
+        self.shards.iter().map(|(shard, _)| &**shard)
     }
 
     /// Compares the tensors in the shard at `place` of [`Self::shards`] with what is said of it.
     #[must_use]
-    pub fn compare(&self, place: usize, names: &[Box<str>]) -> Placement {
+    pub fn compare<T: AsRef<str>>(&self, place: usize, names: &[T]) -> Placement {
         let (mut placement, mut found) = (Placement::default(), 0);
-        for name in names {
+        for name in names.iter().map(AsRef::as_ref) {
             match self.tensors.get(name) {
                 Some(said) if *said == place => found += 1,
                 Some(said) => {
-                    let shard = self.shards.get(*said).map(|shard| plain(shard)).unwrap_or_default();
+                    let shard = self.shards.get(*said).map(|(shard, _)| plain(shard)).unwrap_or_default();
                     placement.elsewhere.get_or_insert_with(|| (plain(name), shard, 0)).2 += 1;
                 }
                 None => placement.unlisted.get_or_insert_with(|| (plain(name), 0)).1 += 1,
             }
         }
-        let said = self.tensors.values().filter(|said| **said == place).count();
+        let said = self.shards.get(place).map_or(0, |(_, tensors)| *tensors);
         if said != found {
-            let there: HashSet<&str> = names.iter().map(|name| &**name).collect();
+            let there: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
             let here = self.tensors.iter().filter(|(_, said)| **said == place);
             let absent = here.filter(|(name, _)| !there.contains(&***name)).map(|(name, _)| name).min();
             placement.absent = absent.map(|name| (plain(name), said - found));
@@ -103,29 +113,32 @@ impl ShardIndex {
     }
 }
 
-/// Tensors and their shards. A tensor that is named twice has to be in the same shard both times.
-struct WeightMap(HashMap<Box<str>, Box<str>>);
+/// The object `weight_map`, as it is written: a tensor may be in it twice.
+struct WeightMap<'a> {
+    shards: Vec<(Cow<'a, str>, usize)>,
+    places: Vec<(Cow<'a, str>, usize)>,
+}
 
-impl<'de> Deserialize<'de> for WeightMap {
+impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
         impl<'de> Visitor<'de> for Object {
-            type Value = WeightMap;
+            type Value = WeightMap<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of tensors and their files")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
-                let mut tensors: HashMap<Box<str>, Box<str>> = HashMap::new();
-                while let Some((name, shard)) = map.next_entry::<Box<str>, Box<str>>()? {
-                    match tensors.get(&name) {
-                        Some(known) if *known != shard => {
-                            return Err(A::Error::custom(format!("the tensor {} is in two files", plain(&name))));
-                        }
-                        Some(_) => {}
-                        None => drop(tensors.insert(name, shard)),
-                    }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap<'de>, A::Error> {
+                let mut known: HashMap<Cow<'de, str>, usize> = HashMap::new();
+                let mut read = WeightMap { shards: Vec::new(), places: Vec::new() };
+                while let Some((Name(name), Name(shard))) = map.next_entry()? {
+                    let next = read.shards.len();
+                    let place = *known.entry(shard).or_insert_with_key(|shard| {
+                        read.shards.push((shard.clone(), 0));
+                        next
+                    });
+                    read.places.push((name, place));
                 }
-                Ok(WeightMap(tensors))
+                Ok(read)
             }
         }
         deserializer.deserialize_map(Object)
@@ -135,10 +148,6 @@ impl<'de> Deserialize<'de> for WeightMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn names(names: &[&str]) -> Vec<Box<str>> {
-        names.iter().map(|name| (*name).into()).collect()
-    }
 
     #[test]
     fn indexes_are_told_by_their_names() {
@@ -158,9 +167,9 @@ mod tests {
     #[test]
     fn an_index_is_read_without_regard_to_its_total() {
         let index = ShardIndex::read(br#"{"metadata":{"total_size":-1.5},"weight_map":{"b":"2","a":"1","c":"2"}}"#);
-        assert_eq!(index.unwrap().shards(), names(&["1", "2"]));
+        assert_eq!(index.unwrap().shards().collect::<Vec<_>>(), ["2", "1"]);
         let same = ShardIndex::read(br#"{"weight_map":{"a":"1","a":"1"}}"#).unwrap();
-        assert_eq!(same.shards().len(), 1);
+        assert_eq!(same.shards().count(), 1);
         for (text, words) in [
             ("{}", "missing field `weight_map`"),
             ("[", "EOF"),
@@ -176,8 +185,8 @@ mod tests {
     #[test]
     fn a_shard_is_compared_both_ways() {
         let index = ShardIndex::read(br#"{"weight_map":{"a":"1","b":"1","c":"2"}}"#).unwrap();
-        assert_eq!(index.compare(0, &names(&["b", "a"])), Placement::default());
-        let placement = index.compare(0, &names(&["a", "c", "d", "e"]));
+        assert_eq!(index.compare(0, &["b", "a"]), Placement::default());
+        let placement = index.compare(0, &["a", "c", "d", "e"]);
         assert_eq!(placement.elsewhere, Some(("c".into(), "2".into(), 1)));
         assert_eq!(placement.unlisted, Some(("d".into(), 2)));
         assert_eq!(placement.absent, Some(("b".into(), 1)));

@@ -162,11 +162,11 @@ pub enum Fault {
 
 /// An index and where its shards are.
 #[derive(Debug)]
-pub struct Indexed {
+pub struct Indexed<'a> {
     /// The index itself.
     pub path: RepoPath,
     /// What it says.
-    pub index: ShardIndex,
+    pub index: ShardIndex<'a>,
     /// The path of each shard it names; none for those that the manifest does not have.
     pub shards: Vec<Option<RepoPath>>,
 }
@@ -185,19 +185,18 @@ impl Role {
     }
 }
 
-impl Indexed {
+impl<'a> Indexed<'a> {
     /// Finds the shards of an index in the manifest. Returns the faults of their names, and how
     /// many shards the selection leaves out.
     #[must_use]
-    pub fn find(path: &RepoPath, index: ShardIndex, manifest: &Manifest) -> (Self, Vec<Fault>, usize) {
+    pub fn find(path: &RepoPath, index: ShardIndex<'a>, manifest: &Manifest) -> (Self, Vec<Fault>, usize) {
         let folder = folder_of(path);
         let selection = &manifest.source().selection;
-        let named: Vec<_> =
-            index.shards().iter().map(|shard| RepoPath::parse(&format!("{folder}{shard}")).ok()).collect();
+        let named: Vec<_> = index.shards().map(|shard| RepoPath::parse(&format!("{folder}{shard}")).ok()).collect();
         let shards: Vec<_> =
             named.iter().map(|path| path.clone().filter(|path| manifest.file(path).is_some())).collect();
         let (mut absent, mut left_out) = (Vec::new(), 0);
-        for (at, shard) in index.shards().iter().enumerate().filter(|(at, _)| shards[*at].is_none()) {
+        for (at, shard) in index.shards().enumerate().filter(|(at, _)| shards[*at].is_none()) {
             match &named[at] {
                 Some(path) if !selection.selects(path) => left_out += 1,
                 _ => absent.push(shard),
@@ -360,17 +359,19 @@ mod tests {
         Manifest::seal(source, names.iter().map(|name| entry(name, 1)).collect()).unwrap()
     }
 
-    fn index(shards: &[&str]) -> ShardIndex {
+    fn index(shards: &[&str]) -> String {
         let map: serde_json::Map<_, _> =
             shards.iter().enumerate().map(|(n, shard)| (format!("t{n}"), (*shard).into())).collect();
-        ShardIndex::read(serde_json::json!({ "weight_map": map }).to_string().as_bytes()).unwrap()
+        serde_json::json!({ "weight_map": map }).to_string()
     }
 
     const ONE: &str = "model-00001-of-00002.safetensors";
     const TWO: &str = "model-00002-of-00002.safetensors";
 
     fn words(at: &str, shards: &[&str], manifest: &Manifest) -> (Vec<String>, usize) {
-        let (_, faults, left_out) = Indexed::find(&path(at), index(shards), manifest);
+        let json = index(shards);
+        let index = ShardIndex::read(json.as_bytes()).unwrap();
+        let (_, faults, left_out) = Indexed::find(&path(at), index, manifest);
         (faults.iter().map(ToString::to_string).collect(), left_out)
     }
 

@@ -15,7 +15,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::reason::{Reason, Why};
 use crate::core::repo_path::RepoPath;
 use crate::core::retry::FailureClass;
-use crate::core::safetensors::{self, Header};
+use crate::core::safetensors::{Header, HeaderError, PREFIX};
 use crate::core::shard_index::{INDEX_MAX, ShardIndex};
 use crate::core::structure::{Fault, Indexed, Role, Strictness, check_splits, is_pointer, reason};
 use crate::parallel::in_parallel;
@@ -81,20 +81,26 @@ pub(super) fn look_into(
     let files = manifest.files().iter().zip(identities).filter_map(file);
     let (indexes, weights): (Vec<_>, Vec<_>) = files.partition(|file| file.role == Role::Index);
     found.looked_at = (indexes.len() + weights.len()) as u64;
-    let mut indexed = Vec::new();
-    for file in &indexes {
-        match file.index() {
-            Ok(index) => {
-                let (index, faults, left_out) = Indexed::find(&file.entry.path, index, manifest);
-                found.tell(&file.entry.path, faults);
-                found.left_out += left_out as u64;
-                indexed.push(index);
-            }
+    // Indexes are as large as all headers together: their names stay where they were read.
+    let texts: Vec<_> = indexes.iter().map(File::index_text).collect();
+    let mut readable = Vec::new();
+    for (file, text) in indexes.iter().zip(&texts) {
+        let path = &file.entry.path;
+        match text {
+            Ok(text) => match ShardIndex::read(text) {
+                Ok(index) => {
+                    let (index, faults, left_out) = Indexed::find(path, index, manifest);
+                    found.tell(path, faults);
+                    found.left_out += left_out as u64;
+                    readable.push(index);
+                }
+                Err(why) => found.tell(path, vec![Fault::Index { why }]),
+            },
             Err(Stop::Changed) => return None,
-            Err(Stop::For(why)) => found.because(&file.entry.path, why),
+            Err(Stop::For(why)) => found.because(path, why.clone()),
         }
     }
-    let claims = Claims::of(&indexed);
+    let claims = Claims::of(&readable);
     let threads = weights.len().div_ceil(FILES_EACH).min(LOOKS_MAX);
     let looks = in_parallel(threads, &weights, |file| file.weights(&claims));
     let mut parts = Vec::new();
@@ -127,13 +133,13 @@ impl Structure {
 /// What the indexes say of each shard.
 struct Claims<'a> {
     /// The indexes that name it, and its place in them.
-    of: HashMap<&'a RepoPath, Vec<(&'a Indexed, usize)>>,
+    of: HashMap<&'a RepoPath, Vec<(&'a Indexed<'a>, usize)>>,
     /// Held while a large header is in memory.
     large: Mutex<()>,
 }
 
 impl<'a> Claims<'a> {
-    fn of(indexes: &'a [Indexed]) -> Self {
+    fn of(indexes: &'a [Indexed<'a>]) -> Self {
         let mut of: HashMap<_, Vec<_>> = HashMap::new();
         for index in indexes {
             for (place, shard) in index.shards.iter().enumerate() {
@@ -155,10 +161,13 @@ struct File<'a> {
     role: Role,
 }
 
+/// Faults of an index.
+type Told<'a> = (&'a RepoPath, Vec<Fault>);
+
 /// What the head of a weight file says.
 enum Look<'a> {
-    /// It is whole; where an index has it otherwise.
-    Placed(Vec<(&'a RepoPath, Vec<Fault>)>),
+    /// It is whole; what that does to the indexes.
+    Placed(Vec<Told<'a>>),
     /// A whole GGUF file.
     Part(Gguf),
 }
@@ -203,7 +212,7 @@ impl File<'_> {
         if file.identity_now()? == before { result } else { Err(Stop::Changed) }
     }
 
-    fn index(&self) -> Result<ShardIndex, Stop> {
+    fn index_text(&self) -> Result<Vec<u8>, Stop> {
         self.read(|file, size| {
             if size > INDEX_MAX {
                 return Err(Fault::IndexTooLarge { size }.into());
@@ -212,7 +221,7 @@ impl File<'_> {
             if is_pointer(&json) {
                 return Err(Fault::Pointer.into());
             }
-            ShardIndex::read(&json).map_err(|why| Fault::Index { why }.into())
+            Ok(json)
         })
     }
 
@@ -220,32 +229,30 @@ impl File<'_> {
         if self.role == Role::Gguf {
             return self.read(|file, size| gguf_of(file, size, claims)).map(Look::Part);
         }
-        let header = self.read(|file, size| header_of(file, size, claims))?;
+        self.read(|file, size| self.placed(file, size, claims)).map(Look::Placed)
+    }
+
+    /// Where the indexes have another opinion of a shard than its header.
+    fn placed<'a>(&self, file: &PublishedFile, size: u64, claims: &Claims<'a>) -> Result<Vec<Told<'a>>, Stop> {
+        let broken = |error| Stop::from(Fault::Safetensors(error));
+        let start = bytes_of(file, 0, size.min(FIRST))?;
+        if is_pointer(&start) {
+            return Err(Fault::Pointer.into());
+        }
+        let prefix = start.first_chunk().ok_or_else(|| broken(HeaderError::TooShort { size }))?;
+        let len = Header::length(*prefix, size).map_err(broken)?;
+        let data = size - PREFIX as u64 - len;
+        let _alone = (len >= LARGE).then(|| claims.large.lock().unwrap_or_else(PoisonError::into_inner));
+        let whole = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(PREFIX);
+        let more = if whole > start.len() { bytes_of(file, PREFIX as u64, len)? } else { Vec::new() };
+        let header = Header::read(start.get(PREFIX..whole).unwrap_or(&more), data).map_err(broken)?;
         let indexes = claims.of.get(&self.entry.path).into_iter().flatten();
-        let faults = indexes.map(|(index, place)| {
+        let told = indexes.map(|(index, place)| {
             let placement = index.index.compare(*place, header.names());
             (&index.path, Indexed::faults_of(placement, &self.entry.path))
         });
-        Ok(Look::Placed(faults.collect()))
+        Ok(told.collect())
     }
-}
-
-fn header_of(file: &PublishedFile, size: u64, claims: &Claims<'_>) -> Result<Header, Stop> {
-    let broken = |error| Stop::from(Fault::Safetensors(error));
-    let start = bytes_of(file, 0, size.min(FIRST))?;
-    if is_pointer(&start) {
-        return Err(Fault::Pointer.into());
-    }
-    let prefix = start.first_chunk().copied().ok_or_else(|| broken(safetensors::HeaderError::TooShort { size }))?;
-    let len = Header::length(prefix, size).map_err(broken)?;
-    let data = size - safetensors::PREFIX as u64 - len;
-    let _alone = (len >= LARGE).then(|| claims.large.lock().unwrap_or_else(PoisonError::into_inner));
-    let whole = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(safetensors::PREFIX);
-    match start.get(safetensors::PREFIX..whole) {
-        Some(json) => Header::read(json, data),
-        None => Header::read(&bytes_of(file, safetensors::PREFIX as u64, len)?, data),
-    }
-    .map_err(broken)
 }
 
 fn gguf_of(file: &PublishedFile, size: u64, claims: &Claims<'_>) -> Result<Gguf, Stop> {

@@ -8,6 +8,7 @@
 mod answers;
 mod bodies;
 mod files;
+mod weights;
 mod words;
 
 /// A target.
@@ -19,6 +20,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("config", words::config),
     ("discover", words::discover),
     ("endpoint", words::endpoint),
+    ("gguf", weights::gguf),
     ("globs", words::globs),
     ("history", files::history),
     ("limits", answers::limits),
@@ -34,6 +36,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("refusal", answers::refusal),
     ("requests", bodies::requests),
     ("revision", answers::revision),
+    ("safetensors", weights::safetensors),
+    ("shard_index", weights::shard_index),
     ("status", bodies::status),
     ("store", files::store),
     ("tree", answers::tree),
