@@ -148,8 +148,9 @@ impl<'a> Header<'a> {
     /// # Errors
     /// [`HeaderError`] names the first tensor that is wrong.
     pub fn read(json: &'a [u8], data: u64) -> Result<Self, HeaderError> {
-        let refuse = |error: serde_json::Error| HeaderError::Json { why: plain(&error.to_string()) };
-        let Tensors(mut tensors) = serde_json::from_slice(json).map_err(refuse)?;
+        let refuse = |error: &dyn fmt::Display| HeaderError::Json { why: plain(&error.to_string()) };
+        let text = std::str::from_utf8(json).map_err(|error| refuse(&error))?;
+        let Tensors(mut tensors) = serde_json::from_str(text).map_err(|error| refuse(&error))?;
         let mut names = HashSet::with_capacity(tensors.len());
         if let Some((name, _)) = tensors.iter().find(|(name, _)| !names.insert(&**name)) {
             return Err(HeaderError::Twice { name: plain(name) });

@@ -67,7 +67,8 @@ impl<'a> ShardIndex<'a> {
             #[serde(borrow)]
             weight_map: WeightMap<'a>,
         }
-        let index: Result<Index<'a>, _> = serde_json::from_slice(json);
+        let text = std::str::from_utf8(json).map_err(|error| plain(&error.to_string()))?;
+        let index: Result<Index<'a>, _> = serde_json::from_str(text);
         let WeightMap { mut shards, places } = index.map_err(|error| plain(&error.to_string()))?.weight_map;
         let mut tensors = HashMap::with_capacity(places.len());
         for (name, place) in places {
