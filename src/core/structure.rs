@@ -203,6 +203,7 @@ impl<'a> Indexed<'a> {
             }
         }
         let mut faults = Vec::new();
+        absent.sort_unstable();
         if let Some(first) = absent.first() {
             faults.push(Fault::NoShard { first: plain(first), count: absent.len() });
         }
