@@ -12,13 +12,15 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::safetensors::Name;
 use super::structure::plain;
 
-/// Most bytes of an index: ten times that of a model with 384 experts a layer.
-pub const INDEX_MAX: u64 = 256 << 20;
+/// Most bytes of the indexes of a model: four times those of one with 384 experts a layer.
+pub const INDEX_MAX: u64 = 128 << 20;
+/// Most tensors that an index names: ten times as many as that model has.
+const TENSORS_MAX: usize = 4_000_000;
 
 /// The part of an index's file name that tells it from other JSON.
 const MIDDLE: &str = ".safetensors.index.";
@@ -137,6 +139,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
                         read.shards.push((shard.clone(), 0));
                         next
                     });
+                    if read.places.len() == TENSORS_MAX {
+                        return Err(A::Error::custom(format!("more than {TENSORS_MAX} tensors")));
+                    }
                     read.places.push((name, place));
                 }
                 Ok(read)

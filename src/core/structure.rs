@@ -16,9 +16,11 @@ use super::manifest::Manifest;
 use super::reason::{Reason, Why};
 use super::repo_path::RepoPath;
 use super::safetensors::HeaderError;
-use super::shard_index::{Placement, ShardIndex, index_stem};
+use super::shard_index::{INDEX_MAX, Placement, ShardIndex, index_stem};
 use super::shards::{series, shard_number};
 
+/// Parts of a split that are looked for by name; of more, the sum of their tensors tells.
+const PARTS_MAX: u32 = 1000;
 /// Characters of foreign text in a message.
 const SHOWN_MAX: usize = 120;
 /// How a git-lfs pointer begins (`git-lfs/git-lfs`, `docs/spec.md`).
@@ -74,8 +76,8 @@ pub enum Fault {
         /// What the parser says.
         why: String,
     },
-    /// An index of more than [`super::shard_index::INDEX_MAX`] bytes.
-    #[error("an index of {size} bytes is larger than any there is")]
+    /// Indexes of more than [`super::shard_index::INDEX_MAX`] bytes together.
+    #[error("the index has {size} bytes, and the indexes of a model may have {INDEX_MAX} together")]
     IndexTooLarge {
         /// Its size.
         size: u64,
@@ -238,46 +240,84 @@ impl<'a> Indexed<'a> {
 /// selection leaves out.
 #[must_use]
 pub fn check_splits(files: &[(&RepoPath, Gguf)], manifest: &Manifest) -> (Vec<Reason>, usize) {
-    let mut sets: BTreeMap<String, Vec<(u32, u32, &RepoPath, &Gguf)>> = BTreeMap::new();
+    let mut sets: BTreeMap<String, Vec<Part<'_>>> = BTreeMap::new();
     for (path, gguf) in files {
         if let (Some((number, of)), Some(set)) = (shard_number(path.file_name()), series(path)) {
-            sets.entry(set).or_default().push((number, of, path, gguf));
+            sets.entry(set).or_default().push(Part { number, of, path, gguf });
         }
     }
     let (mut reasons, mut left_out) = (Vec::new(), 0);
     for (set, parts) in sets {
-        let Some((_, of, path, _)) = parts.first().copied() else { continue };
-        let mut tell = |path: &RepoPath, fault| reasons.push(reason(path, fault));
-        for (number, of, path, gguf) in &parts {
-            let (no, count) = (gguf.split_no, gguf.split_count);
-            if no != u64::from(*number).checked_sub(1) || count != Some(u64::from(*of)) {
-                tell(path, Fault::OtherPart { number: *number, of: *of, no, parts: count });
-            }
+        let Some(first) = parts.first() else { continue };
+        let other = parts.iter().filter(|part| !part.is_what_it_is_called());
+        reasons.extend(other.map(|part| reason(part.path, part.fault())));
+        let missing = Missing::of(&set, &parts, manifest);
+        left_out += missing.excluded;
+        if let Some(number) = missing.absent.first() {
+            let fault = Fault::NoPart { first: *number, of: first.of, count: missing.absent.len() };
+            reasons.push(reason(first.path, fault));
         }
-        let there: BTreeSet<u32> = parts.iter().map(|(number, ..)| *number).collect();
-        let missing: Vec<u32> = (1..=of).filter(|number| !there.contains(number)).collect();
-        let (excluded, missing): (Vec<u32>, Vec<u32>) =
-            missing.into_iter().partition(|number| is_excluded(&set, *number, path, manifest));
-        left_out += excluded.len();
-        if let Some(first) = missing.first() {
-            tell(path, Fault::NoPart { first: *first, of, count: missing.len() });
-        }
-        let found = parts.iter().map(|(.., gguf)| gguf.tensors).fold(0, u64::saturating_add);
-        let other = parts.iter().find(|(.., gguf)| gguf.split_tensors.is_some_and(|expected| expected != found));
-        if let (true, true, Some((.., path, gguf))) = (excluded.is_empty(), missing.is_empty(), other) {
-            tell(path, Fault::Tensors { expected: gguf.split_tensors.unwrap_or_default(), found });
+        let found = parts.iter().map(|part| part.gguf.tensors).fold(0, u64::saturating_add);
+        let other = parts.iter().find_map(|part| Some((part, part.gguf.split_tensors.filter(|all| *all != found)?)));
+        if let (true, Some((part, expected))) = (missing.is_nothing(), other) {
+            reasons.push(reason(part.path, Fault::Tensors { expected, found }));
         }
     }
     (reasons, left_out)
 }
 
-/// Whether nobody asked for this part of a set.
-fn is_excluded(set: &str, number: u32, like: &RepoPath, manifest: &Manifest) -> bool {
-    let Some((stem, tail)) = set.split_once("-*-of-") else { return false };
-    let width =
-        like.file_name().rsplit_once("-of-").and_then(|(head, _)| head.rsplit_once('-')).map_or(5, |(_, n)| n.len());
-    let path = RepoPath::parse(&format!("{stem}-{number:0width$}-of-{tail}"));
-    path.is_ok_and(|path| manifest.file(&path).is_some() || !manifest.source().selection.selects(&path))
+/// A part of a split.
+struct Part<'a> {
+    /// By its name, from 1.
+    number: u32,
+    /// By its name.
+    of: u32,
+    path: &'a RepoPath,
+    gguf: &'a Gguf,
+}
+
+impl Part<'_> {
+    fn is_what_it_is_called(&self) -> bool {
+        let no = u64::from(self.number).checked_sub(1);
+        self.gguf.split_no == no && no.is_some() && self.gguf.split_count == Some(u64::from(self.of))
+    }
+
+    fn fault(&self) -> Fault {
+        let Self { number, of, gguf, .. } = *self;
+        Fault::OtherPart { number, of, no: gguf.split_no, parts: gguf.split_count }
+    }
+}
+
+/// Parts of a split that are not among those looked at.
+#[derive(Default)]
+struct Missing {
+    /// Upstream does not have them.
+    absent: Vec<u32>,
+    /// Nobody asked for them.
+    excluded: usize,
+    /// They are there, and broken.
+    broken: usize,
+}
+
+impl Missing {
+    fn of(set: &str, parts: &[Part<'_>], manifest: &Manifest) -> Self {
+        let mut missing = Self::default();
+        let (Some(first), Some((stem, tail))) = (parts.first(), set.split_once("-*-of-")) else { return missing };
+        let there: BTreeSet<u32> = parts.iter().map(|part| part.number).collect();
+        let digits = first.path.as_str().len() - set.len() + 1;
+        for number in (1..=first.of.min(PARTS_MAX)).filter(|number| !there.contains(number)) {
+            match RepoPath::parse(&format!("{stem}-{number:0digits$}-of-{tail}")) {
+                Ok(path) if manifest.file(&path).is_some() => missing.broken += 1,
+                Ok(path) if !manifest.source().selection.selects(&path) => missing.excluded += 1,
+                _ => missing.absent.push(number),
+            }
+        }
+        missing
+    }
+
+    const fn is_nothing(&self) -> bool {
+        self.absent.is_empty() && self.excluded == 0 && self.broken == 0
+    }
 }
 
 /// The reason for a fault of a file.
@@ -431,6 +471,7 @@ mod tests {
         assert_eq!(check(&good[..1], &one).0, [format!("{a}: part 2 of 2 is not in the repository")]);
         let chosen = manifest(&[a.as_str()], &["*-00002-of-*"]);
         assert_eq!(check(&good[..1], &chosen), (vec![], 1));
+        assert_eq!(check(&good[1..2], &all), (vec![], 0), "a part that is broken is told already");
         let swapped = check(&[(&a, part(1, 2, 1)), (&b, part(0, 2, 2))], &all).0;
         assert_eq!(swapped[0], format!("{a}: its name says part 1 of 2, and its metadata part 2 of 2"));
         let plain = check(&[(&a, Gguf { tensors: 1, ..Gguf::default() }), (&b, part(1, 2, 2))], &all).0;

@@ -1,8 +1,8 @@
 //! A look into the weight files of a directory whose bytes are the manifest's.
 //!
 //! Owns the reading of headers and indexes; what they mean is `core::structure`'s. Invariants: only
-//! headers are read, and every one from a file with the identity that the check judged; memory is
-//! bounded by one index at a time, and the headers of a few files, of which at most one is large.
+//! headers are read, and every one from a file with the identity that the check judged; in memory
+//! are the indexes, bounded together, and the headers of a few files, of which one may be large.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -82,7 +82,8 @@ pub(super) fn look_into(
     let (indexes, weights): (Vec<_>, Vec<_>) = files.partition(|file| file.role == Role::Index);
     found.looked_at = (indexes.len() + weights.len()) as u64;
     // Indexes are as large as all headers together: their names stay where they were read.
-    let texts: Vec<_> = indexes.iter().map(File::index_text).collect();
+    let mut room = INDEX_MAX;
+    let texts: Vec<_> = indexes.iter().map(|file| file.index_text(&mut room)).collect();
     let mut readable = Vec::new();
     for (file, text) in indexes.iter().zip(&texts) {
         let path = &file.entry.path;
@@ -212,11 +213,10 @@ impl File<'_> {
         if file.identity_now()? == before { result } else { Err(Stop::Changed) }
     }
 
-    fn index_text(&self) -> Result<Vec<u8>, Stop> {
+    /// The bytes of an index, as long as there is `room` for them.
+    fn index_text(&self, room: &mut u64) -> Result<Vec<u8>, Stop> {
         self.read(|file, size| {
-            if size > INDEX_MAX {
-                return Err(Fault::IndexTooLarge { size }.into());
-            }
+            *room = room.checked_sub(size).ok_or(Fault::IndexTooLarge { size })?;
             let json = bytes_of(file, 0, size)?;
             if is_pointer(&json) {
                 return Err(Fault::Pointer.into());
@@ -284,4 +284,81 @@ fn bytes_of(file: &PublishedFile, offset: u64, len: u64) -> Result<Vec<u8>, Stop
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::identity::Observed;
+    use crate::core::manifest::tests::source;
+    use crate::core::verify::tests::lfs_entry;
+
+    /// A directory of these files, its manifest, and what the files are.
+    fn directory(files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, Manifest, Vec<Identity>) {
+        let place = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            std::fs::write(place.path().join(name), bytes).unwrap();
+        }
+        let entries = files.iter().map(|(name, bytes)| lfs_entry(name, bytes)).collect();
+        let manifest = Manifest::seal(source(), entries).unwrap();
+        let dir = ModelDir::open(place.path()).unwrap();
+        let identities = manifest.files().iter().map(|entry| match dir.observe(&entry.path) {
+            Observed::Present(identity) => identity,
+            other => panic!("{other:?}"),
+        });
+        let identities = identities.collect();
+        (place, manifest, identities)
+    }
+
+    fn look(files: &[(&str, Vec<u8>)]) -> Structure {
+        let (place, manifest, identities) = directory(files);
+        look_into(&ModelDir::open(place.path()).unwrap(), &manifest, &identities, Strictness::Check).unwrap()
+    }
+
+    /// A file whose header has at least so many bytes.
+    fn of_header(least: usize) -> Vec<u8> {
+        let blanks = " ".repeat(least);
+        let json = format!(r#"{{"a":{{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}{blanks}}}"#);
+        [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), b"abc"].concat()
+    }
+
+    /// A file without tensors whose only metadata is a text of so many bytes.
+    fn of_text(len: usize) -> Vec<u8> {
+        let text = |text: &[u8]| [&(text.len() as u64).to_le_bytes()[..], text].concat();
+        let counts = [0u64.to_le_bytes(), 1u64.to_le_bytes()].concat();
+        let kind = 8u32.to_le_bytes();
+        [b"GGUF", &3u32.to_le_bytes()[..], &counts, &text(b"k"), &kind, &text(&vec![b'x'; len])].concat()
+    }
+
+    #[test]
+    fn headers_of_every_size_are_read_to_their_end() {
+        let sizes = [1, 128 << 10, (128 << 10) + 1, 9 << 20];
+        for size in sizes {
+            let (weights, mut gguf) = (of_header(size), of_text(size));
+            let found = look(&[("a.safetensors", weights.clone()), ("b.gguf", gguf.clone())]);
+            assert_eq!((found.looked_at, found.reasons()), (2, vec![]), "{size}");
+            let words = |found: Structure| found.reasons().iter().map(ToString::to_string).collect::<Vec<_>>();
+            let cut = look(&[("a.safetensors", weights[..weights.len() - 1].to_vec())]);
+            assert_eq!(words(cut), ["a.safetensors: the tensors need 3 bytes of data, and the file has 2"]);
+            gguf.pop();
+            assert!(words(look(&[("b.gguf", gguf)]))[0].contains("ends inside its GGUF head"));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_the_judged_one_any_more_is_not_spoken_of() {
+        for name in ["a.safetensors", "a.gguf", "a.safetensors.index.json"] {
+            let (place, manifest, identities) = directory(&[(name, of_header(1)), ("z.json", b"{}".to_vec())]);
+            let dir = ModelDir::open(place.path()).unwrap();
+            let look = |identities: &[Identity]| look_into(&dir, &manifest, identities, Strictness::Warn);
+            assert!(look(&identities).is_some());
+            let mut other = identities.clone();
+            other[0].ctime_ns += 1;
+            assert_eq!(look(&other), None, "{name}");
+            std::fs::remove_file(place.path().join("z.json")).unwrap();
+            assert!(look(&identities).is_some(), "what has no structure is none of its business");
+            std::fs::remove_file(place.path().join(name)).unwrap();
+            assert_eq!(look(&identities), None, "{name}");
+        }
+    }
 }

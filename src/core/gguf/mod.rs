@@ -19,8 +19,8 @@ use thiserror::Error;
 use self::cursor::{Cursor, Stop};
 use super::structure::plain;
 
-/// Longest head that is read: metadata (vocabularies are most of it) and tensor infos.
-pub const HEAD_MAX: u64 = 256 << 20;
+/// Longest head that is read: metadata (vocabularies are most of it, some 10 MB) and tensor infos.
+pub const HEAD_MAX: u64 = 100_000_000;
 /// Alignment of a file that names none.
 const ALIGNMENT: u64 = 32;
 
