@@ -56,6 +56,9 @@ pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 /// Largest configuration file that is read.
 pub const CONFIG_MAX_BYTES: u64 = 1 << 20;
 
+/// Largest file of a model that a rule of a policy looks into: tokenizers and indexes are smaller.
+pub const POLICY_FILE_MAX_BYTES: u64 = 64 << 20;
+
 /// Port of `muster mirror`, on the loopback address unless told otherwise.
 pub const MIRROR_PORT: u16 = 8642;
 

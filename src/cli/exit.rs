@@ -150,6 +150,8 @@ impl From<ConfigError> for Failure {
         let told = CliError::from_error(Code::Usage, &error);
         let hint = match error {
             ConfigError::UnknownKey { .. } => "config/muster.toml in the sources lists every key",
+            ConfigError::Policy(_) => "the examples in config/policy of the sources show every kind of rule",
+            ConfigError::PolicyUnreadable { .. } => "make it readable, or name another with --policy",
             ConfigError::Unreadable { .. } => "make it readable, or name another with --config",
             _ => return told.into(),
         };

@@ -63,6 +63,8 @@ pub struct GateRequest {
     pub stall: Option<Duration>,
     /// Where the verdict is written too.
     pub verdict: Option<PathBuf>,
+    /// Say what each rule of the policy came to.
+    pub explain: bool,
     /// Where what was hashed is remembered; nowhere when unset.
     pub remember: Option<PathBuf>,
     /// What faults in the structure mean, if not what the settings say.
@@ -184,6 +186,7 @@ pub fn gate(args: GateArgs, environment: &Environment, here: &Path) -> Result<Ga
         full: args.full,
         wait: args.wait,
         stall: args.stall,
+        explain: args.explain,
         verdict: args.verdict.map(|file| here.join(file)),
         remember,
         structure: args.structure,

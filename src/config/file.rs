@@ -16,6 +16,8 @@ use crate::limits;
 
 /// The key that may be a list of tables.
 const ROWS: &str = "limits.hours";
+/// Rules of a policy, which are no setting.
+pub(super) const RULES: &str = "gate.rule";
 
 /// A configuration file that was read.
 #[derive(Debug, Clone)]
@@ -93,6 +95,9 @@ impl Lines {
     fn collect(&self, inside: Option<&str>, table: &DeTable<'_>, entries: &mut Vec<Entry>) {
         for (key, value) in table {
             let name = inside.map_or_else(|| key.get_ref().to_string(), |table| format!("{table}.{}", key.get_ref()));
+            if name == RULES {
+                continue;
+            }
             let value = match value.get_ref() {
                 DeValue::Table(inner) if inside.is_none() => {
                     self.collect(Some(&name), inner, entries);

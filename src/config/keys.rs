@@ -62,6 +62,8 @@ pub const KEYS: &[Key] = &[
     key!("limits.volume", "MUSTER_VOLUME_LIMIT", limits.volume),
     key!("limits.hours", "MUSTER_LIMIT_HOURS", limits.hours),
     key!("gate.structure", "MUSTER_STRUCTURE", gate.structure),
+    key!("gate.policy", "MUSTER_POLICY", gate.policy),
+    key!("gate.local_edits", "MUSTER_LOCAL_EDITS", gate.local_edits),
     key!("daemon.socket", "MUSTER_SOCKET", daemon.socket),
     key!("daemon.api_group", "MUSTER_API_GROUP", daemon.api_group),
     key!("daemon.jobs", "MUSTER_JOBS", daemon.jobs),

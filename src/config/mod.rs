@@ -8,6 +8,7 @@
 mod environment;
 mod file;
 mod keys;
+mod policy;
 mod settings;
 mod value;
 
@@ -15,9 +16,12 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::core::policy::PolicyError;
+
 pub use environment::Environment;
 pub use file::{ConfigFile, load};
 pub use keys::{KEYS, Key, most_like};
+pub use policy::policy;
 pub use settings::{
     DaemonSettings, GateSettings, LimitSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings,
 };
@@ -90,6 +94,28 @@ pub enum ConfigError {
         /// The reason.
         #[source]
         source: std::io::Error,
+    },
+    /// Rules of a policy that make no sense.
+    #[error("{0}")]
+    Policy(PolicyError),
+    /// A policy that was named and cannot be read.
+    #[error("cannot read the policy {} (from {origin})", .file.display())]
+    PolicyUnreadable {
+        /// The file.
+        file: PathBuf,
+        /// What named it.
+        origin: Box<SettingOrigin>,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A policy that is too large to be one.
+    #[error("the policy {} (from {origin}) is larger than one may be ({} bytes)", .file.display(), crate::limits::CONFIG_MAX_BYTES)]
+    PolicyTooLarge {
+        /// The file.
+        file: PathBuf,
+        /// What named it.
+        origin: Box<SettingOrigin>,
     },
     /// An environment variable that is not UTF-8.
     #[error("the environment variable {name} is not UTF-8")]

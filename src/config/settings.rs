@@ -13,6 +13,7 @@ use super::{ConfigError, ValueError};
 use crate::core::endpoint::Endpoint;
 use crate::core::hours::Timetable;
 use crate::core::limit::Limit;
+use crate::core::policy::{LocalEdits, Policy};
 use crate::core::readback::Readback;
 use crate::core::structure::Strictness;
 use crate::limits;
@@ -135,11 +136,17 @@ pub struct LimitSettings {
     pub hours: Setting<Timetable>,
 }
 
-/// What keeps a launcher from a model.
+/// What a gate demands of every model.
 #[derive(Debug, Clone)]
 pub struct GateSettings {
     /// What faults in the structure of the published files mean.
     pub structure: Setting<Strictness>,
+    /// A file with rules.
+    pub policy: Setting<Option<PathBuf>>,
+    /// What happens to a model with files that were changed here on purpose.
+    pub local_edits: Setting<LocalEdits>,
+    /// The rules in the configuration file itself.
+    pub rules: Policy,
 }
 
 /// The daemon's own settings.
@@ -198,7 +205,12 @@ impl Default for Settings {
                 volume: Setting::default_of(Limit::None),
                 hours: Setting::default_of(Timetable::default()),
             },
-            gate: GateSettings { structure: Setting::default_of(Strictness::Check) },
+            gate: GateSettings {
+                structure: Setting::default_of(Strictness::Check),
+                policy: Setting::default_of(None),
+                local_edits: Setting::default_of(LocalEdits::Allow),
+                rules: Policy::default(),
+            },
             daemon: DaemonSettings {
                 socket: Setting::default_of(None),
                 api_group: Setting::default_of(None),
@@ -227,6 +239,8 @@ impl Settings {
             for entry in file.entries()? {
                 settings.take_entry(file, entry)?;
             }
+            let source = file.path.display().to_string();
+            settings.gate.rules = Policy::parse_config(&file.text, &source).map_err(ConfigError::Policy)?;
         }
         for key in KEYS {
             for name in std::iter::once(key.env).chain(key.hub_env.iter().copied()) {
@@ -248,6 +262,7 @@ impl Settings {
         let optional = [
             &mut self.state_dir.value,
             &mut self.token_file.value,
+            &mut self.gate.policy.value,
             &mut self.daemon.socket.value,
             &mut self.daemon.token_file.value,
             &mut self.mirror.token_file.value,

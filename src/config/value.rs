@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::core::endpoint::{Endpoint, EndpointError};
 use crate::core::hours::{HoursError, Timetable};
 use crate::core::limit::{Limit, LimitError};
+use crate::core::policy::LocalEdits;
 use crate::core::readback::{Readback, ReadbackError};
 use crate::core::structure::{Strictness, StrictnessError};
 use crate::core::units::{self, UnitError};
@@ -285,6 +286,15 @@ impl Value for Strictness {
     }
     fn show(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Value for LocalEdits {
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        Self::parse(text).ok_or_else(|| ValueError::Word { text: text.to_owned(), words: "allow, deny" })
+    }
+    fn show(&self) -> String {
+        self.word().to_owned()
     }
 }
 

@@ -21,6 +21,7 @@ pub mod manifest;
 pub mod model_name;
 pub mod pace;
 pub mod plan;
+pub mod policy;
 pub mod range_set;
 pub mod rate;
 pub mod readback;

@@ -8,6 +8,7 @@ use std::fmt;
 use super::code::Code;
 use super::digest::Digest;
 use super::manifest::ManifestId;
+use super::policy::Breach;
 use super::repo::{CommitId, Revision};
 use super::repo_path::RepoPath;
 use super::structure::Fault;
@@ -102,6 +103,8 @@ pub enum Why {
     Changing,
     /// The bytes are the manifest's, and no loader can use them as they are.
     Structure(Box<Fault>),
+    /// A rule of the operator's policy is not met, or nobody can tell.
+    Policy(Box<Breach>),
 }
 
 /// One reason to stay closed.
@@ -122,6 +125,7 @@ impl Why {
             Self::OtherManifest { .. } | Self::Structure(_) => Code::Refused,
             Self::Held => Code::Held,
             Self::PullFailed { code, .. } => *code,
+            Self::Policy(breach) => breach.code(),
             Self::Size { .. } | Self::NotRegular | Self::Bytes { .. } => Code::Corrupt,
             Self::OtherCommit { .. }
             | Self::NoReceipt
@@ -148,6 +152,7 @@ impl Why {
             Self::Bytes { expected, .. } => Some(expected.to_string()),
             Self::NoReceipt => Some("a receipt".into()),
             Self::Structure(_) => Some("a whole file that fits the others".into()),
+            Self::Policy(breach) => Some(breach.seen.expected.clone()),
             _ => None,
         }
     }
@@ -168,6 +173,7 @@ impl Why {
             | Self::Unreadable { why } => Some(why.clone()),
             Self::PullFailed { message: words, .. } | Self::NeverPulled { looked: words } => Some(words.clone()),
             Self::Structure(fault) => Some(fault.to_string()),
+            Self::Policy(breach) => Some(breach.seen.found.clone()),
             _ => None,
         }
     }
@@ -176,6 +182,8 @@ impl Why {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.file {
+            // It begins with the operator's words, and names the file itself.
+            Some(_) if matches!(self.why, Why::Policy(_)) => self.why.fmt(f),
             Some(file) => write!(f, "{file}: {}", self.why),
             None => self.why.fmt(f),
         }
@@ -212,6 +220,7 @@ impl fmt::Display for Why {
             Self::Unreadable { why } => write!(f, "could not be read: {why}"),
             Self::Changing => f.write_str("it was written to while it was hashed"),
             Self::Structure(fault) => fault.fmt(f),
+            Self::Policy(breach) => breach.fmt(f),
         }
     }
 }

@@ -97,7 +97,13 @@ impl Pattern {
     /// Whether the pattern matches the whole path.
     #[must_use]
     pub fn matches(&self, path: &RepoPath) -> bool {
-        self.fits(&path.as_str().chars().collect::<Vec<_>>())
+        self.matches_name(path.as_str())
+    }
+
+    /// Whether the pattern matches the whole of a name that may be no path of a repository.
+    #[must_use]
+    pub fn matches_name(&self, name: &str) -> bool {
+        self.fits(&name.chars().collect::<Vec<_>>())
     }
 
     /// The normal form.

@@ -5,9 +5,11 @@
 //! closed; and the verdict speaks of one state of the directory, not of a mixture.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::hash::look_at;
+use super::policy::Scene;
 use super::remember::{Key, Memory, RememberError};
 use super::structure::Structure;
 use super::survey::Survey;
@@ -16,6 +18,8 @@ use crate::core::causes::in_words;
 use crate::core::gate::{Decision, Outcome};
 use crate::core::identity::Observed;
 use crate::core::manifest::{Manifest, ManifestId};
+use crate::core::policy::Policy;
+use crate::core::policy::judge::{Verdict as RuleVerdict, reasons};
 use crate::core::reason::{Reason, Why};
 use crate::core::receipt::{Receipt, ReceiptError};
 use crate::core::repo::Revision;
@@ -37,6 +41,8 @@ pub struct Question {
     pub manifest_id: Option<ManifestId>,
     /// Closed (10) for any other branch, tag or commit.
     pub revision: Option<Revision>,
+    /// What the operator demands beside that.
+    pub policy: Option<Arc<Policy>>,
     /// Where to remember what was hashed.
     pub remember: Option<PathBuf>,
     /// Hash nothing while another reason keeps the gate closed anyway: for a wait.
@@ -89,6 +95,8 @@ pub struct Answer {
     pub structure: Structure,
     /// How long it took.
     pub took: Duration,
+    /// The verdict of each rule of the policy; none when the files were not right.
+    pub verdicts: Vec<RuleVerdict>,
     /// The lock that keeps the directory as it is, where it could be taken and the gate is open.
     pub lock: Option<InUse>,
 }
@@ -100,7 +108,7 @@ impl Answer {
     pub fn unknown(directory: &Path, looked: String) -> Self {
         let decision = Decision::closed(Why::NeverPulled { looked }, None, vec![]);
         let (directory, structure) = (directory.to_owned(), Structure::default());
-        Self { directory, manifest: None, decision, structure, took: Duration::ZERO, lock: None }
+        Self { directory, manifest: None, decision, structure, took: Duration::ZERO, verdicts: Vec::new(), lock: None }
     }
 }
 
@@ -114,6 +122,8 @@ pub struct Gate {
     fresh: Memory,
     /// What the last round found in the weight files.
     structure: Structure,
+    /// What the last round's policy came to.
+    verdicts: Vec<RuleVerdict>,
 }
 
 /// Where a check tells what it does; heard from several threads.
@@ -136,7 +146,8 @@ impl Gate {
     #[must_use]
     pub fn new(directory: &Path, question: Question) -> Self {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-        Self { directory, question, fresh: Memory::default(), structure: Structure::default() }
+        let (structure, verdicts) = (Structure::default(), Vec::new());
+        Self { directory, question, fresh: Memory::default(), structure, verdicts }
     }
 
     /// Looks at the directory and decides.
@@ -146,7 +157,8 @@ impl Gate {
         let lock = lock.filter(|_| decision.is_open());
         let took = clock::since_boot().saturating_sub(started);
         let (directory, structure) = (self.directory.clone(), self.structure.clone());
-        Answer { directory, manifest, decision, structure, took, lock }
+        let verdicts = std::mem::take(&mut self.verdicts);
+        Answer { directory, manifest, decision, structure, took, verdicts, lock }
     }
 
     fn rounds(&mut self, listener: &Listener<'_>) -> Verdict {
@@ -161,6 +173,7 @@ impl Gate {
     /// One look from start to end; none when something changed meanwhile.
     fn round(&mut self, listener: &Listener<'_>) -> Option<Verdict> {
         self.structure = Structure::unseen(self.question.structure);
+        self.verdicts.clear();
         let closed = |why, manifest: Option<Manifest>| {
             Some(Verdict { decision: Decision::closed(why, manifest.as_ref(), vec![]), manifest, lock: None })
         };
@@ -236,7 +249,7 @@ impl Gate {
             survey.trust(&Outcome::Trusted, |_, entry| memory.verified(entry));
         }
         if survey.is_settled() || (self.question.lazy && survey.has_bad()) {
-            return self.decide(survey);
+            return self.decide(survey, receipt);
         }
         let (files, bytes) = survey.left();
         (listener.notice)(Notice::Hashing { files, bytes });
@@ -250,15 +263,28 @@ impl Gate {
             (listener.notice)(Notice::NotRemembered { why: in_words(&error) });
         }
         // Hashing took its time: what was judged right must still be what it was.
-        if survey.still_holds() { self.decide(survey) } else { None }
+        if survey.still_holds() { self.decide(survey, receipt) } else { None }
     }
 
-    /// The verdict over all files and, when all are right, over their structure.
-    fn decide(&mut self, survey: Survey<'_>) -> Option<Decision> {
-        if let Some(identities) = survey.all_right() {
-            self.structure = survey.look_into(&identities, self.question.structure)?;
+    /// The verdict over all files and, when all are right, over their structure and the policy; none when
+    /// a file changed since it was found right.
+    fn decide(&mut self, survey: Survey<'_>, receipt: &Receipt) -> Option<Decision> {
+        let Some(identities) = survey.all_right() else { return Some(survey.decide()) };
+        self.structure = survey.look_into(&identities, self.question.structure)?;
+        if let Some(policy) = &self.question.policy {
+            let scene = Scene {
+                dir: survey.dir,
+                manifest: survey.manifest,
+                receipt,
+                identity: &|path| survey.identity(path),
+                hashed_now: survey.is_hashed(),
+                // Known once files can be changed on purpose: whoever records that says which.
+                local_edits: &[],
+            };
+            self.verdicts = scene.judge(policy).ok()?;
         }
-        Some(survey.decide().also(self.structure.reasons()))
+        let broken = self.structure.reasons().into_iter().chain(reasons(&self.verdicts));
+        Some(survey.decide().also(broken.collect()))
     }
 
     /// What earlier gates hashed here.

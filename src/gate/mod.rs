@@ -7,8 +7,10 @@
 
 pub mod check;
 pub mod exec;
+pub mod explain;
 pub(crate) mod hash;
 pub mod outlook;
+mod policy;
 pub mod remember;
 pub mod report;
 pub mod structure;

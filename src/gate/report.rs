@@ -8,11 +8,13 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::check::Answer;
+use super::explain::{self, PolicyReport};
 use super::verify::{ReceiptFate, Verified};
 use crate::core::code::Code;
 use crate::core::gate::Tally;
 use crate::core::manifest::{Manifest, ManifestId};
 use crate::core::model_name::ModelName;
+use crate::core::policy::Policy;
 use crate::core::reason::{Reason, Why};
 use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
@@ -36,6 +38,8 @@ pub struct Subject {
     pub pull: Option<String>,
     /// The command that verifies it.
     pub verify: String,
+    /// The command that takes a file as it is now for right, up to the file.
+    pub accept: String,
     /// What to do when there is no such model.
     pub unknown: String,
 }
@@ -57,6 +61,8 @@ pub struct Report {
     elapsed_ms: u64,
     reasons: Vec<ReasonReport>,
     structure: StructureReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<PolicyReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -136,7 +142,7 @@ impl Report {
             code: reason.why.code(),
             expected: reason.why.expected(),
             found: reason.why.found(),
-            hint: Fix::of(&reason.why).hint(1, size_of(reason, answer.manifest.as_ref()), subject),
+            hint: hint_of(reason, answer.manifest.as_ref(), subject),
         };
         let seen = &answer.structure;
         let source = answer.manifest.as_ref().map(Manifest::source);
@@ -160,7 +166,15 @@ impl Report {
                 left_out: seen.left_out,
                 warnings: seen.warnings().iter().map(report).collect(),
             },
+            policy: None,
         }
+    }
+
+    /// The same, with the verdict of each rule.
+    #[must_use]
+    pub fn explained(mut self, answer: &Answer, policy: &Policy, subject: &Subject) -> Self {
+        self.policy = Some(PolicyReport::new(policy, &answer.verdicts, subject));
+        self
     }
 
     /// The JSON form and a line end.
@@ -211,7 +225,15 @@ pub fn verdict(answer: &Answer, exit: u8, words: Words) -> String {
 #[must_use]
 pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
     let mut fixes: Vec<(Fix, usize, u64)> = Vec::new();
+    let mut of_rules: Vec<String> = Vec::new();
     for reason in answer.decision.reasons() {
+        if let Why::Policy(breach) = &reason.why {
+            let hint = explain::hint(breach, subject);
+            if !of_rules.contains(&hint) {
+                of_rules.push(hint);
+            }
+            continue;
+        }
         let (fix, size) = (Fix::of(&reason.why), size_of(reason, answer.manifest.as_ref()));
         match fixes.iter_mut().find(|(known, ..)| *known == fix) {
             Some((_, count, bytes)) => (*count, *bytes) = (*count + 1, *bytes + size),
@@ -221,7 +243,8 @@ pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
     // A pull that fetches named files also completes the rest.
     let fetches = fixes.iter().any(|(fix, ..)| *fix == Fix::Fetch);
     fixes.retain(|(fix, ..)| !(fetches && *fix == Fix::Complete));
-    fixes.into_iter().filter_map(|(fix, count, bytes)| fix.hint(count, bytes, subject)).collect()
+    let of_files = fixes.into_iter().filter_map(|(fix, count, bytes)| fix.hint(count, bytes, subject));
+    of_rules.iter().cloned().chain(of_files).collect()
 }
 
 /// Faults of the weight files that are told and close nothing.
@@ -272,6 +295,13 @@ fn open_line(answer: &Answer, word: &str) -> String {
     line
 }
 
+fn hint_of(reason: &Reason, manifest: Option<&Manifest>, subject: &Subject) -> Option<String> {
+    match &reason.why {
+        Why::Policy(breach) => Some(explain::hint(breach, subject)),
+        why => Fix::of(why).hint(1, size_of(reason, manifest), subject),
+    }
+}
+
 fn size_of(reason: &Reason, manifest: Option<&Manifest>) -> u64 {
     reason.file.as_ref().and_then(|path| manifest?.file(path)).map_or(0, |entry| entry.size)
 }
@@ -301,6 +331,8 @@ enum Fix {
     Pin,
     /// What was published cannot be loaded.
     Upstream,
+    /// Each rule of a policy has a hint of its own.
+    Rule,
 }
 
 impl Fix {
@@ -323,6 +355,7 @@ impl Fix {
             Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } => Self::Program,
             Why::Unreadable { .. } => Self::Readable,
             Why::Structure(_) => Self::Upstream,
+            Why::Policy(_) => Self::Rule,
         }
     }
 
@@ -345,6 +378,7 @@ impl Fix {
             Self::Program => Some(format!("check the mount and the program's version; {verify} tells more")),
             Self::Upstream => Some(UPSTREAM.to_owned()),
             Self::Pin => Some("pull the commit that was pinned, or correct --manifest-id".to_owned()),
+            Self::Rule => None,
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::reason::Why;
 use crate::core::receipt::Receipt;
 use crate::core::structure::Strictness;
+use crate::core::repo_path::RepoPath;
 use crate::volume::ModelDir;
 use crate::volume::fs_kind::FsKind;
 use crate::volume::identity::is_settled;
@@ -22,8 +23,8 @@ const SKEW_NS: i64 = 60 * SECOND_NS;
 
 /// A check of all files under way.
 pub(super) struct Survey<'a> {
-    dir: &'a ModelDir,
-    manifest: &'a Manifest,
+    pub(super) dir: &'a ModelDir,
+    pub(super) manifest: &'a Manifest,
     /// Our clock before the first look, nanoseconds since 1970.
     looked_at_ns: i64,
     looks: Vec<Observed>,
@@ -122,6 +123,20 @@ impl<'a> Survey<'a> {
     /// Looks into the weight files, which are all right; none when one has changed since.
     pub(super) fn look_into(&self, identities: &[Identity], strictness: Strictness) -> Option<Structure> {
         look_into(self.dir, self.manifest, identities, strictness)
+    }
+
+    /// Whether every file was hashed for this check.
+    pub(super) fn is_hashed(&self) -> bool {
+        self.outcomes.iter().all(|outcome| *outcome == Some(Outcome::Hashed))
+    }
+
+    /// The identity a file was judged by.
+    pub(super) fn identity(&self, path: &RepoPath) -> Option<Identity> {
+        let at = self.manifest.files().binary_search_by(|entry| entry.path.cmp(path)).ok()?;
+        match self.looks.get(at) {
+            Some(Observed::Present(identity)) => Some(*identity),
+            _ => None,
+        }
     }
 
     /// The verdict over all files.

@@ -71,7 +71,8 @@ pub fn verify(
     };
     let took = clock::since_boot().saturating_sub(started);
     let Done { decision, structure, receipt, quarantined } = done;
-    Verified { answer: Answer { directory, manifest, decision, structure, took, lock: None }, receipt, quarantined }
+    let answer = Answer { directory, manifest, decision, structure, took, verdicts: Vec::new(), lock: None };
+    Verified { answer, receipt, quarantined }
 }
 
 fn loaded(dir: &ModelDir) -> Result<Manifest, Why> {

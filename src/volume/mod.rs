@@ -10,6 +10,7 @@
 pub mod adopt;
 pub mod aside;
 mod claims_file;
+pub mod contents;
 mod copy;
 pub mod dir;
 mod direct;

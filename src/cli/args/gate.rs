@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   muster gate kimi-k2.5-nvfp4
   muster gate kimi-k2.5-nvfp4 --wait=2h --stall 10m -- vllm serve {}
+  muster gate kimi-k2.5-nvfp4 --policy /etc/muster/policy.toml --explain
   muster gate /shared/kimi-k2.5-nvfp4 --full --json --verdict /run/verdict.json
 
 Writes nothing in the model directory and needs no network, no daemon and no database. `{}` in
@@ -57,6 +58,12 @@ pub struct GateArgs {
     /// While waiting, gives up (19) when no byte came for this long
     #[arg(long, value_name = "DUR", env = "MUSTER_STALL", value_parser = <Duration as Value>::parse)]
     pub stall: Option<Duration>,
+    /// Opens only if the rules in this file are met too
+    #[arg(long, value_name = "FILE", env = "MUSTER_POLICY")]
+    pub policy: Option<PathBuf>,
+    /// Prints each rule of the policy with its verdict
+    #[arg(long)]
+    pub explain: bool,
     /// Writes the verdict as JSON to this file
     #[arg(long, value_name = "FILE", env = "MUSTER_VERDICT")]
     pub verdict: Option<PathBuf>,

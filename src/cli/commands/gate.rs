@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -19,11 +20,13 @@ use crate::cli::resolve::{self, GateRequest, Then};
 use crate::cli::signals::Signals;
 use crate::cli::{Context, runtime, ui::Ui};
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::core::code::Code;
 use crate::core::manifest::Manifest;
+use crate::core::policy::Policy;
 use crate::gate::check::{Answer, Gate, Question};
 use crate::gate::exec::hand_over;
+use crate::gate::explain;
 use crate::gate::outlook::Outlook;
 use crate::gate::report::{self, Report, Subject};
 use crate::gate::wait::{Patience, Step, Waiting};
@@ -38,10 +41,15 @@ const HEARD_WITHIN: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// What the user is told.
-pub fn run(args: GateArgs, context: Context) -> Result<Exit, Failure> {
-    let Context { settings, ui, environment, here, .. } = context;
+pub fn run(mut args: GateArgs, context: Context) -> Result<Exit, Failure> {
+    let Context { mut settings, ui, environment, here, .. } = context;
+    let policy = args.policy.take().map(|file| Some(here.join(file)));
+    settings.gate.policy = settings.gate.policy.overridden("--policy", policy);
     let request = resolve::gate(args, &environment, &here)?;
-    let mut looker = Looker { request: &request, settings: &settings, ui: &ui, here: &here, gate: None };
+    // Before anything is waited for: a policy that cannot be read will not become better.
+    let policy = Arc::new(config::policy(&settings.gate)?);
+    let mut looker =
+        Looker { request: &request, settings: &settings, policy: &policy, ui: &ui, here: &here, gate: None };
     let (look, code) = match request.wait {
         None => {
             let look = looker.look()?;
@@ -51,7 +59,7 @@ pub fn run(args: GateArgs, context: Context) -> Result<Exit, Failure> {
         Some(wait) => looker.wait(wait)?,
     };
     let exit = code.map_or(Exit::Success, Exit::Code);
-    tell(&look, &request, &ui, exit)?;
+    tell(&look, &request, &policy, &ui, exit)?;
     let_owner_know(&look, &settings, exit);
     if exit != Exit::Success {
         return Ok(exit);
@@ -73,6 +81,7 @@ struct Look {
 struct Looker<'a> {
     request: &'a GateRequest,
     settings: &'a Settings,
+    policy: &'a Arc<Policy>,
     ui: &'a Ui,
     here: &'a Path,
     /// Once the model is there, it stays the same one.
@@ -115,6 +124,7 @@ impl Looker<'_> {
             full: *full,
             manifest_id: *manifest_id,
             revision: revision.clone().or_else(|| model.revision.clone()),
+            policy: (!self.policy.is_empty()).then(|| Arc::clone(self.policy)),
             remember: remember.clone(),
             lazy: wait.is_some(),
             structure: self.request.structure.unwrap_or(self.settings.gate.structure.value),
@@ -162,12 +172,18 @@ fn waiting_line(look: &Look, still: Duration) -> String {
     format!("waiting for {}: {first}{more}; last movement {} s ago", look.model.shown(), still.as_secs())
 }
 
-fn tell(look: &Look, request: &GateRequest, ui: &Ui, exit: Exit) -> Result<(), Failure> {
-    let report = Report::new(&look.answer, &look.subject, exit.number());
+fn tell(look: &Look, request: &GateRequest, policy: &Policy, ui: &Ui, exit: Exit) -> Result<(), Failure> {
+    let mut report = Report::new(&look.answer, &look.subject, exit.number());
+    if request.explain {
+        report = report.explained(&look.answer, policy, &look.subject);
+    }
     if let Some(file) = &request.verdict {
         write_result(file, &report.to_json()).map_err(|error| CliError::from_error(error.code(), &error))?;
     }
-    let line = report::verdict(&look.answer, exit.number(), report::GATE);
+    let mut line = report::verdict(&look.answer, exit.number(), report::GATE);
+    if request.explain {
+        line = explain::lines(policy, &look.answer.verdicts).iter().fold(line, |text, rule| text + "\n  " + rule);
+    }
     let command_follows = exit == Exit::Success && matches!(request.then, Then::Start(_));
     if ui.is_json() {
         ui.result_bytes(&report.to_json())?;
