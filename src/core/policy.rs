@@ -69,8 +69,8 @@ pub enum Demand {
         names: Globs,
         /// Names that may be all the same.
         except: Globs,
-        /// Contents that may be all the same.
-        except_sha256: BTreeSet<Sha256>,
+        /// Contents that may be all the same; none when contents do not matter.
+        except_sha256: Option<BTreeSet<Sha256>>,
     },
     /// For each of these globs there is a file.
     Require {

@@ -14,7 +14,7 @@ use crate::core::digest::Sha256;
 use crate::core::identity::Identity;
 use crate::core::manifest::Manifest;
 use crate::core::policy::Policy;
-use crate::core::policy::judge::{Document, Facts, Name, Verdict};
+use crate::core::policy::judge::{Digested, Document, Facts, Name, Verdict};
 use crate::core::receipt::Receipt;
 use crate::core::repo_path::RepoPath;
 use crate::core::units;
@@ -72,7 +72,7 @@ impl Scene<'_> {
     fn document(&self, path: &RepoPath) -> Result<Document, Changed> {
         Ok(match self.read(path)? {
             Read::Absent => Document::Missing,
-            Read::Not(why) => Document::Unreadable { why },
+            Read::TooLarge(why) | Read::Not(why) => Document::Unreadable { why },
             Read::Whole(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(value) => Document::Json(value),
                 Err(error) => Document::NoJson { why: error.to_string() },
@@ -92,12 +92,14 @@ impl Scene<'_> {
         Ok(named.collect())
     }
 
-    fn digest(&self, path: &str) -> Result<Result<Sha256, String>, Changed> {
-        let Ok(path) = RepoPath::parse(path) else { return Ok(Err("a name that no repository has".to_owned())) };
+    fn digest(&self, path: &str) -> Result<Digested, Changed> {
+        let unreadable = |why: &str| Digested::Unreadable { why: why.to_owned() };
+        let Ok(path) = RepoPath::parse(path) else { return Ok(unreadable("a name that no repository has")) };
         Ok(match self.read(&path)? {
-            Read::Whole(bytes) => Ok(Sha256::from_bytes(sha2::Sha256::digest(&bytes).into())),
-            Read::Absent => Err("it cannot be opened by this name".to_owned()),
-            Read::Not(why) => Err(why),
+            Read::Whole(bytes) => Digested::As(Sha256::from_bytes(sha2::Sha256::digest(&bytes).into())),
+            Read::Absent => unreadable("it cannot be opened by this name"),
+            Read::TooLarge(why) => Digested::TooLarge { why },
+            Read::Not(why) => Digested::Unreadable { why },
         })
     }
 
@@ -125,6 +127,8 @@ enum Read {
     Whole(Vec<u8>),
     /// It is not there.
     Absent,
+    /// It is there, and larger than anybody reads.
+    TooLarge(String),
     /// It is there and was not read, for this reason.
     Not(String),
 }
@@ -140,7 +144,7 @@ fn read_whole(
     }
     if identity.size > POLICY_FILE_MAX_BYTES {
         let (size, most) = (units::bytes(identity.size), units::bytes(POLICY_FILE_MAX_BYTES));
-        return Ok(Ok(Read::Not(format!("{size}, and a rule reads at most {most}"))));
+        return Ok(Ok(Read::TooLarge(format!("{size}, and a rule reads at most {most}"))));
     }
     let mut bytes = vec![0; usize::try_from(identity.size).unwrap_or(0)];
     let mut filled = 0;
@@ -152,4 +156,47 @@ fn read_whole(
     }
     let same = file.identity_now()? == identity;
     Ok(if same { Ok(Read::Whole(bytes)) } else { Err(Changed) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::manifest::tests::{entry, source};
+    use crate::core::receipt::{FileRecord, Proved, Witness};
+    use crate::core::verify::FileHasher;
+    use crate::core::verify::tests::lfs_entry;
+
+    #[test]
+    fn only_the_bytes_that_were_found_right_are_judged() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("a.json"), b"{}").unwrap();
+        std::fs::write(place.path().join("beside.json"), b"[]").unwrap();
+        let dir = ModelDir::open(place.path()).unwrap();
+        let a = lfs_entry("a.json", b"{}");
+        let manifest = Manifest::seal(source(), vec![a.clone(), entry("gone.json", 1)]).unwrap();
+        let mut hasher = FileHasher::new(&a);
+        hasher.update(b"{}");
+        let right = dir.open_published(&a.path).unwrap().identity();
+        let small = Manifest::seal(source(), vec![a.clone()]).unwrap();
+        let record = FileRecord::new(a.path.clone(), &hasher.finish().unwrap(), right, Proved::Readback);
+        let witness = Witness { at: jiff::Timestamp::UNIX_EPOCH, program: "p".into(), host: "h".into() };
+        let receipt = Receipt::seal(&small, vec![record], witness).unwrap();
+        let judge = |file: &str, identity: Option<Identity>| {
+            let scene = Scene {
+                dir: &dir,
+                manifest: &manifest,
+                receipt: &receipt,
+                identity: &|_| identity,
+                hashed_now: false,
+                local_edits: &[],
+            };
+            let text = format!("[[rule]]\nmessage = \"m\"\nfile = \"{file}\"\npointer = \"\"\nexists = true");
+            scene.judge(&Policy::parse(&text, "p").unwrap()).map(|mut verdicts| verdicts.pop().unwrap())
+        };
+        assert!(matches!(judge("a.json", Some(right)), Ok(Verdict::Met(_))));
+        assert!(judge("a.json", Some(right.distrusted())).is_err(), "it was replaced since it was found right");
+        assert!(judge("gone.json", Some(right)).is_err(), "it was there a moment ago");
+        assert!(matches!(judge("beside.json", None), Ok(Verdict::Met(_))));
+        assert!(matches!(judge("nowhere.json", None), Ok(Verdict::Broken(breach)) if !breach.unknown));
+    }
 }

@@ -28,7 +28,7 @@ pub struct Content {
 }
 
 impl ModelDir {
-    /// The directory and everything in it, links not followed. Of our folder only the folder.
+    /// The directory and everything in it by name, links not followed. Of our folder only the folder.
     pub fn contents(&self) -> Result<Vec<Content>> {
         let mut found = Vec::new();
         if let Some(this) = look(self.root(), SELF.into(), c".")? {
@@ -42,6 +42,7 @@ impl ModelDir {
                 return Err(VolumeError::TooMany { path: self.path().to_path_buf(), limit: NAMES_MAX });
             }
         }
+        found.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(found)
     }
 }
@@ -107,8 +108,7 @@ mod tests {
         std::fs::write(root.join(OsStr::from_bytes(b"odd\xff.py")), b"").unwrap();
         std::fs::create_dir(root.join(OsStr::from_bytes(b"dir\xff"))).unwrap();
         std::os::unix::fs::symlink(place.path().join("elsewhere"), root.join("link")).unwrap();
-        let mut found = model.contents().unwrap();
-        found.sort_by(|a, b| a.path.cmp(&b.path));
+        let found = model.contents().unwrap();
         let seen: Vec<_> = found.iter().map(|content| (content.path.as_str(), content.kind)).collect();
         let expected = [
             (".", Kind::Folder),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::breach::Remedy;
 use super::condition::{Condition, shown};
-use super::judge::{Document, Facts, Kind, Name, Seen};
+use super::judge::{Digested, Document, Facts, Kind, Name, Seen};
 use super::{Demand, Globs, printable};
 use crate::core::digest::Sha256;
 use crate::core::repo::CommitId;
@@ -50,7 +50,7 @@ impl Demand {
             Self::Json(condition) => condition.find(facts),
             Self::Forbid { names: globs, except, except_sha256 } => of_names(facts, |names| {
                 let forbidden = names.iter().filter(|name| is_forbidden(name, globs, except));
-                find_forbidden(forbidden, globs, except_sha256, facts)
+                find_forbidden(forbidden, globs, except_sha256.as_ref(), facts)
             }),
             Self::Require { names: globs } => of_names(facts, |names| find_required(names, globs)),
             Self::NoExtra { except } => of_names(facts, |names| find_extra(names, except)),
@@ -159,24 +159,25 @@ pub(super) fn is_forbidden(name: &Name, globs: &Globs, except: &Globs) -> bool {
 fn find_forbidden<'a>(
     forbidden: impl Iterator<Item = &'a Name>,
     globs: &Globs,
-    allowed: &BTreeSet<Sha256>,
+    allowed: Option<&BTreeSet<Sha256>>,
     facts: &Facts<'_>,
 ) -> Finding {
     let (mut bad, mut words, mut doubts) = (Vec::new(), Vec::new(), 0);
     for name in forbidden {
-        let digest = facts.digests.get(&name.path).filter(|_| !allowed.is_empty());
-        match digest {
-            Some(Ok(digest)) if allowed.contains(digest) => continue,
-            Some(Ok(digest)) => words.push(format!("{} (sha256 {digest})", printable(&name.path))),
-            Some(Err(why)) => {
+        let shown = printable(&name.path);
+        words.push(match facts.digests.get(&name.path).zip(allowed) {
+            Some((Digested::As(digest), allowed)) if allowed.contains(digest) => continue,
+            Some((Digested::As(digest), _)) => format!("{shown} (sha256 {digest})"),
+            Some((Digested::TooLarge { why }, _)) => format!("{shown} ({why})"),
+            Some((Digested::Unreadable { why }, _)) => {
                 doubts += 1;
-                words.push(format!("{} ({})", printable(&name.path), printable(why)));
+                format!("{shown} ({})", printable(why))
             }
-            None => words.push(printable(&name.path)),
-        }
+            None => shown,
+        });
         bad.push(name.path.as_str());
     }
-    let remedy = if allowed.is_empty() { Remedy::Except } else { Remedy::ExceptDigest };
+    let remedy = if allowed.is_none() { Remedy::Except } else { Remedy::ExceptDigest };
     let outcome = match bad.len() {
         0 => Outcome::Met,
         // Nothing is certainly forbidden.
