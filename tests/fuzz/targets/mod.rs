@@ -8,6 +8,7 @@
 mod answers;
 mod bodies;
 mod files;
+mod policies;
 mod weights;
 mod words;
 
@@ -30,6 +31,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("mirror", bodies::mirror),
     ("names", words::names),
     ("owner", files::owner),
+    ("policy", policies::policy),
     ("range", answers::range),
     ("receipt", files::receipt),
     ("redirect", answers::redirect),
