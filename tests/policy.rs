@@ -89,7 +89,7 @@ trait Args {
 
 impl Args for support::Invocation {
     fn args(self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
-        args.into_iter().fold(self, |call, arg| call.arg(arg))
+        args.into_iter().fold(self, Self::arg)
     }
 }
 
@@ -117,133 +117,132 @@ fn a_rule_that_is_not_met_refuses_in_the_operators_words_and_the_launcher_never_
     assert!(ended.stderr.starts_with("open: "), "{ended}");
 }
 
-// class: gate
-#[test]
-fn every_kind_of_rule_opens_the_gate_and_closes_it() {
-    let world = World::new();
-    fs::set_permissions(world.model.path("modeling.py"), fs::Permissions::from_mode(0o664)).unwrap();
-    fs::write(world.model.path("pytorch_model.BIN"), b"pickle").unwrap();
-    let kv = "file = \"hf_quant_config.json\"\npointer = \"/quantization/kv_cache_quant_algo\"\n";
-    let config = |keys: &str| format!("file = \"config.json\"\n{keys}");
-    let other = "aa".repeat(20);
-    for (open, closed, words, remedy) in [
-        (
-            format!("{kv}equals = \"FP8\""),
-            format!("{kv}equals = \"FP4\""),
-            "\"FP4\" expected, \"FP8\" found",
-            "muster accept kimi hf_quant_config.json --reason",
-        ),
-        (
-            format!("{kv}not = \"fp8\""),
-            format!("{kv}not = \"fp8\"\nignore_case = true"),
-            "anything but \"fp8\" expected",
-            "muster accept kimi",
-        ),
-        (
-            format!("{kv}in = [\"FP8\", \"none\"]"),
-            format!("{kv}in = [\"none\"]"),
-            "one of \"none\" expected, \"FP8\" found",
-            "muster accept kimi",
-        ),
-        (
-            format!("{kv}not_in = [\"INT8\"]"),
-            format!("{kv}not_in = [\"INT8\", \"FP8\"]"),
-            "none of \"INT8\", \"FP8\" expected",
-            "muster accept kimi",
-        ),
-        (
-            config("pointer = \"/auto_map\"\nexists = true"),
-            config("pointer = \"/auto_map\"\nexists = false"),
-            "config.json /auto_map: nothing expected, {\"AutoModel\"",
-            "muster accept kimi config.json",
-        ),
-        (
-            config("exists = true"),
-            config("exists = false"),
-            "config.json: nothing expected, a file found",
-            "change config.json",
-        ),
-        (
-            config("pointer = \"/layers\"\ncompare = \">= 61, < 61.5\""),
-            config("pointer = \"/rope\"\ncompare = \"> 1.5\""),
-            "config.json /rope: a number > 1.5 expected, 1.5 found",
-            "muster accept kimi",
-        ),
-        (
-            config("pointer = \"/none\"\nnot = 1"),
-            config("pointer = \"/none\"\nnot = 1\nmissing = \"close\""),
-            "config.json /none: anything but 1 expected, nothing found",
-            "muster accept kimi",
-        ),
-        (
-            "file = \"none.json\"\npointer = \"/a\"\nnot = 1".into(),
-            "file = \"none.json\"\npointer = \"/a\"\nequals = 1".into(),
-            "none.json /a: 1 expected, no such file found",
-            "change none.json",
-        ),
-        (
-            "forbid = \"*.bin\"".into(),
-            "forbid = \"*.bin\"\nignore_case = true".into(),
-            "files *.bin: none expected, pytorch_model.BIN found",
-            "name it in the rule's `except`",
-        ),
-        (
-            "forbid = \"*.py\"\nexcept = \"model*\"".into(),
-            "forbid = [\"*.pt\", \"*.py\"]".into(),
-            "files *.pt, *.py: none expected, modeling.py found",
-            "remove it",
-        ),
-        (
-            "require = \"*.safetensors\"".into(),
-            "require = [\"*.safetensors\", \"*.gguf\"]".into(),
-            "none for *.gguf found",
-            "muster pull org/Kimi --to kimi brings",
-        ),
-        (
-            "extra_files = \"deny\"\nexcept = \"*.BIN\"".into(),
-            "extra_files = \"deny\"".into(),
-            "files that are not in the manifest: none expected, pytorch_model.BIN found",
-            "remove it",
-        ),
-        (
-            "mode_forbid = \"0002\"\nfiles = \"*\"".into(),
-            "mode_forbid = \"0020\"\nfiles = \"*\"".into(),
-            "none of 0020 expected, modeling.py (0664) found",
-            "chmod -R g-w",
-        ),
-        (
-            "mode_require = \"0400\"".into(),
-            "mode_require = \"0001\"\nfiles = \"*.py\"".into(),
-            "all of 0001 expected, modeling.py (0664) found",
-            "chmod -R o+x",
-        ),
-        (
-            format!("commit = [\"{other}\", \"{COMMIT}\"]"),
-            format!("commit = \"{other}\""),
-            &*format!("the commit: {other} expected, {COMMIT} found"),
-            &*format!("--revision {other}"),
-        ),
-        (
-            "verified_within = \"1h\"".into(),
-            "verified_within = \"0s\"".into(),
-            "the last verification: at most 0 ms ago expected",
-            "muster verify kimi hashes every byte again",
-        ),
-        (
-            "verified_for = \"0s\"".into(),
-            "verified_for = \"1h\"".into(),
-            "the last verification: at least 60 min ago expected",
-            "try again later",
-        ),
-    ] {
-        let (ended, ran) = world.under(&rule(&open));
+/// Keys of a rule that opens, of one that closes, and what is said then: what was found, what helps.
+type Row = (String, String, String, &'static str);
+
+fn row(open: &str, closed: &str, words: &str, remedy: &'static str) -> Row {
+    (open.to_owned(), closed.to_owned(), words.to_owned(), remedy)
+}
+
+fn assert_opens_and_closes(world: &World, rows: &[Row]) {
+    for (open, closed, words, remedy) in rows {
+        let (ended, ran) = world.under(&rule(open));
         assert_eq!((ended.code, ran), (Some(0), true), "{open}\n{ended}");
-        let (ended, ran) = world.under(&rule(&closed));
+        let (ended, ran) = world.under(&rule(closed));
         assert_eq!((ended.code, ran), (Some(12), false), "{closed}\n{ended}");
         assert!(ended.stdout.starts_with("closed (12): not on this host (rule 1 in "), "{closed}\n{ended}");
         assert!(ended.stdout.contains(words), "{words}\n{ended}");
         assert!(ended.stderr.contains("hint: ") && ended.stderr.contains(remedy), "{remedy}\n{ended}");
     }
+}
+
+// class: gate
+#[test]
+fn every_condition_on_a_file_of_the_model_opens_the_gate_and_closes_it() {
+    const EDIT: &str = "muster accept kimi hf_quant_config.json --reason";
+    const CONFIG: &str = "muster accept kimi config.json --reason";
+    let kv = |open: &str, closed: &str, words: &str| {
+        let at = "file = \"hf_quant_config.json\"\npointer = \"/quantization/kv_cache_quant_algo\"\n";
+        row(&format!("{at}{open}"), &format!("{at}{closed}"), words, EDIT)
+    };
+    let config = |open: &str, closed: &str, words: &str| {
+        row(&format!("file = \"config.json\"\n{open}"), &format!("file = \"config.json\"\n{closed}"), words, CONFIG)
+    };
+    let rows = [
+        kv("equals = \"FP8\"", "equals = \"FP4\"", "\"FP4\" expected, \"FP8\" found"),
+        kv("not = \"fp8\"", "not = \"fp8\"\nignore_case = true", "anything but \"fp8\" expected"),
+        kv("in = [\"FP8\", \"none\"]", "in = [\"none\"]", "one of \"none\" expected, \"FP8\" found"),
+        kv("not_in = [\"INT8\"]", "not_in = [\"INT8\", \"FP8\"]", "none of \"INT8\", \"FP8\" expected"),
+        config(
+            "pointer = \"/auto_map\"\nexists = true",
+            "pointer = \"/auto_map\"\nexists = false",
+            "config.json /auto_map: nothing expected, {\"AutoModel\"",
+        ),
+        config("exists = true", "exists = false", "config.json: nothing expected, a file found"),
+        config(
+            "pointer = \"/layers\"\ncompare = \">= 61, < 61.5\"",
+            "pointer = \"/rope\"\ncompare = \"> 1.5\"",
+            "config.json /rope: a number > 1.5 expected, 1.5 found",
+        ),
+        config(
+            "pointer = \"/none\"\nnot = 1",
+            "pointer = \"/none\"\nnot = 1\nmissing = \"close\"",
+            "config.json /none: anything but 1 expected, nothing found",
+        ),
+        row(
+            "file = \"none.json\"\npointer = \"/a\"\nnot = 1",
+            "file = \"none.json\"\npointer = \"/a\"\nequals = 1",
+            "none.json /a: 1 expected, no such file found",
+            "change none.json",
+        ),
+    ];
+    assert_opens_and_closes(&World::new(), &rows);
+}
+
+// class: gate
+#[test]
+fn every_demand_on_names_modes_commit_and_age_opens_the_gate_and_closes_it() {
+    let world = World::new();
+    fs::set_permissions(world.model.path("modeling.py"), fs::Permissions::from_mode(0o664)).unwrap();
+    fs::write(world.model.path("pytorch_model.BIN"), b"pickle").unwrap();
+    let other = "aa".repeat(20);
+    let rows = [
+        row(
+            "forbid = \"*.bin\"",
+            "forbid = \"*.bin\"\nignore_case = true",
+            "files *.bin: none expected, pytorch_model.BIN found",
+            "name it in the rule's `except`",
+        ),
+        row(
+            "forbid = \"*.py\"\nexcept = \"model*\"",
+            "forbid = [\"*.pt\", \"*.py\"]",
+            "files *.pt, *.py: none expected, modeling.py found",
+            "remove it",
+        ),
+        row(
+            "require = \"*.safetensors\"",
+            "require = [\"*.safetensors\", \"*.gguf\"]",
+            "none for *.gguf found",
+            "muster pull org/Kimi --to kimi brings",
+        ),
+        row(
+            "extra_files = \"deny\"\nexcept = \"*.BIN\"",
+            "extra_files = \"deny\"",
+            "files that are not in the manifest: none expected, pytorch_model.BIN found",
+            "remove it",
+        ),
+        row(
+            "mode_forbid = \"0002\"\nfiles = \"*.py\"",
+            "mode_forbid = \"0020\"\nfiles = \"*.py\"",
+            "none of 0020 expected, modeling.py (0664) found",
+            "chmod -R g-w",
+        ),
+        row(
+            "mode_require = \"0400\"",
+            "mode_require = \"0001\"\nfiles = \"*.py\"",
+            "all of 0001 expected, modeling.py (0664) found",
+            "chmod -R o+x",
+        ),
+        row(
+            &format!("commit = [\"{other}\", \"{COMMIT}\"]"),
+            &format!("commit = \"{other}\""),
+            &format!("the commit: {other} expected, {COMMIT} found"),
+            "--revision aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa brings",
+        ),
+        row(
+            "verified_within = \"1h\"",
+            "verified_within = \"0s\"",
+            "the last verification: at most 0 ms ago expected",
+            "muster verify kimi hashes every byte again",
+        ),
+        row(
+            "verified_for = \"0s\"",
+            "verified_for = \"1h\"",
+            "the last verification: at least 60 min ago expected",
+            "try again later",
+        ),
+    ];
+    assert_opens_and_closes(&world, &rows);
 }
 
 // class: gate

@@ -16,6 +16,8 @@ use crate::core::units;
 
 /// Most names in one message.
 const NAMES_SHOWN: usize = 5;
+/// What rules about ages are about.
+const VERIFICATION: &str = "the last verification";
 /// How far the clocks of hosts may be apart.
 const SKEW: Duration = Duration::from_secs(300);
 
@@ -60,7 +62,11 @@ impl Demand {
             Self::Commit(commits) => find_commit(commits, facts.commit),
             Self::VerifiedWithin(most) => {
                 let expected = format!("at most {} ago", units::duration(*most));
-                find_age(facts, &expected, Remedy::Verify, |age| facts.hashed_now || age <= *most)
+                if facts.hashed_now {
+                    let found = "every byte hashed just now".to_owned();
+                    return Finding { seen: seen(VERIFICATION, &expected, found), outcome: Outcome::Met };
+                }
+                find_age(facts, &expected, Remedy::Verify, |age| age <= *most)
             }
             Self::VerifiedFor(least) => {
                 let expected = format!("at least {} ago", units::duration(*least));
@@ -246,19 +252,15 @@ fn as_chmod(forbid: u32, require: u32) -> String {
 }
 
 fn find_age(facts: &Facts<'_>, expected: &str, remedy: Remedy, is_met: impl Fn(Duration) -> bool) -> Finding {
-    const ABOUT: &str = "the last verification";
     let age = facts.now.duration_since(facts.verified_at);
     let behind = age.unsigned_abs();
     if age.is_negative() && behind > SKEW {
         let found = format!("{}, which is yet to come", facts.verified_at);
-        return Finding { seen: seen(ABOUT, expected, found), outcome: Outcome::Unknown(Remedy::Clocks) };
+        return Finding { seen: seen(VERIFICATION, expected, found), outcome: Outcome::Unknown(Remedy::Clocks) };
     }
     let age = if age.is_negative() { Duration::ZERO } else { behind };
-    let found = match facts.hashed_now {
-        true => "every byte hashed just now".to_owned(),
-        false => format!("{} ago", units::duration(age)),
-    };
-    Finding { seen: seen(ABOUT, expected, found), outcome: Outcome::of(is_met(age), || remedy) }
+    let found = format!("{} ago", units::duration(age));
+    Finding { seen: seen(VERIFICATION, expected, found), outcome: Outcome::of(is_met(age), || remedy) }
 }
 
 fn seen(about: &str, expected: &str, found: String) -> Seen {
