@@ -9,8 +9,10 @@ mod condition;
 mod flaw;
 pub mod judge;
 mod look;
+mod making;
 mod number;
 mod parse;
+mod written;
 
 use std::collections::BTreeSet;
 use std::fmt;
