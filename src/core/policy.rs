@@ -1,6 +1,6 @@
 //! The operator's policy: what a model has to be, beside whole and verified.
 //!
-//! Owns the rules as values. How they are written is [`parse`]'s, how they are held against a model
+//! Owns the rules as values. How they are written is `parse`'s, how they are held against a model
 //! [`judge`]'s; both are pure, and the facts are gathered by `gate::policy`. Invariant: a rule makes
 //! exactly one demand, and what cannot be established never counts as kept.
 
