@@ -219,6 +219,18 @@ impl Manifest {
         self.files.iter().map(|file| file.size).sum()
     }
 
+    /// The same with other files in the place of those of their names: what a directory should hold
+    /// where somebody changed files on purpose. `None` when the sizes do not add up. The id stays.
+    pub(super) fn holding(mut self, entries: Vec<FileEntry>) -> Option<Self> {
+        for entry in entries {
+            if let Ok(at) = self.files.binary_search_by(|file| file.path.cmp(&entry.path)) {
+                self.files[at] = entry;
+            }
+        }
+        let total = self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size));
+        total.is_some_and(|total| total <= i64::MAX as u64).then_some(self)
+    }
+
     /// How many files are shards.
     #[must_use]
     pub fn shard_count(&self) -> usize {

@@ -17,6 +17,7 @@ pub mod hours;
 pub mod identity;
 pub mod job;
 pub mod limit;
+pub mod local_edits;
 pub mod manifest;
 pub mod model_name;
 pub mod pace;

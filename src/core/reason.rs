@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::code::Code;
 use super::digest::Digest;
+use super::local_edits::Conflict;
 use super::manifest::ManifestId;
 use super::policy::Breach;
 use super::repo::{CommitId, Revision};
@@ -105,6 +106,13 @@ pub enum Why {
     Structure(Box<Fault>),
     /// A rule of the operator's policy is not met, or nobody can tell.
     Policy(Box<Breach>),
+    /// The record of deliberate edits cannot be read or understood by this program.
+    EditsUnreadable {
+        /// What went wrong.
+        why: String,
+    },
+    /// A file was changed here on purpose, over another published file than the manifest has.
+    EditedBoth(Conflict),
 }
 
 /// One reason to stay closed.
@@ -122,7 +130,7 @@ impl Why {
     pub const fn code(&self) -> Code {
         match self {
             Self::NeverPulled { .. } => Code::UnknownModel,
-            Self::OtherManifest { .. } | Self::Structure(_) => Code::Refused,
+            Self::OtherManifest { .. } | Self::Structure(_) | Self::EditedBoth(_) => Code::Refused,
             Self::Held => Code::Held,
             Self::PullFailed { code, .. } => *code,
             Self::Policy(breach) => breach.code(),
@@ -134,6 +142,7 @@ impl Why {
             | Self::Missing { .. } => Code::Incomplete,
             Self::ManifestUnreadable { .. }
             | Self::ReceiptUnreadable { .. }
+            | Self::EditsUnreadable { .. }
             | Self::Unsteady
             | Self::Unreadable { .. }
             | Self::Changing => Code::CouldNotCheck,
@@ -153,6 +162,7 @@ impl Why {
             Self::NoReceipt => Some("a receipt".into()),
             Self::Structure(_) => Some("a whole file that fits the others".into()),
             Self::Policy(breach) => Some(breach.seen.expected.clone()),
+            Self::EditedBoth(conflict) => Some(conflict.edit.published.digest.to_string()),
             _ => None,
         }
     }
@@ -170,7 +180,9 @@ impl Why {
             Self::ManifestUnreadable { why }
             | Self::ReceiptUnreadable { why }
             | Self::ReceiptDamaged { why }
+            | Self::EditsUnreadable { why }
             | Self::Unreadable { why } => Some(why.clone()),
+            Self::EditedBoth(Conflict { now, .. }) => now.map(|now| now.digest.to_string()),
             Self::PullFailed { message: words, .. } | Self::NeverPulled { looked: words } => Some(words.clone()),
             Self::Structure(fault) => Some(fault.to_string()),
             Self::Policy(breach) => Some(breach.seen.found.clone()),
@@ -218,6 +230,8 @@ impl fmt::Display for Why {
             Self::NotRegular => f.write_str("a regular file expected, a link, folder or device found"),
             Self::Bytes { expected, found, .. } => write_digests(f, expected, found),
             Self::Unreadable { why } => write!(f, "could not be read: {why}"),
+            Self::EditsUnreadable { why } => write!(f, "what was changed here on purpose is not known: {why}"),
+            Self::EditedBoth(conflict) => conflict.fmt(f),
             Self::Changing => f.write_str("it was written to while it was hashed"),
             Self::Structure(fault) => fault.fmt(f),
             Self::Policy(breach) => breach.fmt(f),

@@ -154,6 +154,17 @@ impl Receipt {
         Self::seal(manifest, files, Witness { at, program, host })
     }
 
+    /// The stored receipt with newer records of some files, for `manifest` as it is now; who vouched
+    /// for the others, and when, stays.
+    ///
+    /// # Errors
+    /// As [`Self::from_json`].
+    pub fn amended(bytes: &[u8], manifest: &Manifest, newer: Vec<FileRecord>) -> Result<Self, ReceiptError> {
+        let mut receipt: Self = serde_json::from_slice(bytes).map_err(ReceiptError::Json)?;
+        receipt.files.extend(newer);
+        Self::from_json(&receipt.to_json(), manifest)
+    }
+
     /// The JSON form.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {

@@ -17,6 +17,7 @@ use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::gate::{Decision, Outcome};
 use crate::core::identity::Observed;
+use crate::core::local_edits::{Expected, LocalEdits, LocalEditsError};
 use crate::core::manifest::{Manifest, ManifestId};
 use crate::core::policy::Policy;
 use crate::core::policy::judge::{Verdict as RuleVerdict, reasons};
@@ -87,8 +88,10 @@ pub enum Notice {
 pub struct Answer {
     /// The directory, as an absolute path.
     pub directory: PathBuf,
-    /// Its manifest, or that of a first pull that has not ended.
+    /// Its manifest, or that of a first pull that has not ended, deliberate edits laid over it.
     pub manifest: Option<Manifest>,
+    /// What was changed in it on purpose; the manifest has these files as they are here.
+    pub edits: LocalEdits,
     /// Open, or closed and why.
     pub decision: Decision,
     /// What a look into the weight files found; nobody looks while files are missing or wrong.
@@ -107,8 +110,9 @@ impl Answer {
     #[must_use]
     pub fn unknown(directory: &Path, looked: String) -> Self {
         let decision = Decision::closed(Why::NeverPulled { looked }, None, vec![]);
-        let (directory, structure) = (directory.to_owned(), Structure::default());
-        Self { directory, manifest: None, decision, structure, took: Duration::ZERO, verdicts: Vec::new(), lock: None }
+        let (edits, structure, verdicts) = (LocalEdits::default(), Structure::default(), Vec::new());
+        let directory = directory.to_owned();
+        Self { directory, manifest: None, edits, decision, structure, took: Duration::ZERO, verdicts, lock: None }
     }
 }
 
@@ -138,6 +142,7 @@ pub struct Listener<'a> {
 struct Verdict {
     decision: Decision,
     manifest: Option<Manifest>,
+    edits: LocalEdits,
     lock: Option<InUse>,
 }
 
@@ -153,12 +158,12 @@ impl Gate {
     /// Looks at the directory and decides.
     pub fn check(&mut self, listener: &Listener<'_>) -> Answer {
         let started = clock::since_boot();
-        let Verdict { decision, manifest, lock } = self.rounds(listener);
+        let Verdict { decision, manifest, edits, lock } = self.rounds(listener);
         let lock = lock.filter(|_| decision.is_open());
         let took = clock::since_boot().saturating_sub(started);
         let (directory, structure) = (self.directory.clone(), self.structure.clone());
         let verdicts = std::mem::take(&mut self.verdicts);
-        Answer { directory, manifest, decision, structure, took, verdicts, lock }
+        Answer { directory, manifest, edits, decision, structure, took, verdicts, lock }
     }
 
     fn rounds(&mut self, listener: &Listener<'_>) -> Verdict {
@@ -167,16 +172,19 @@ impl Gate {
                 return verdict;
             }
         }
-        Verdict { decision: Decision::closed(Why::Unsteady, None, vec![]), manifest: None, lock: None }
+        let edits = LocalEdits::default();
+        Verdict { decision: Decision::closed(Why::Unsteady, None, vec![]), manifest: None, edits, lock: None }
     }
 
     /// One look from start to end; none when something changed meanwhile.
     fn round(&mut self, listener: &Listener<'_>) -> Option<Verdict> {
         self.structure = Structure::unseen(self.question.structure);
         self.verdicts.clear();
-        let closed = |why, manifest: Option<Manifest>| {
-            Some(Verdict { decision: Decision::closed(why, manifest.as_ref(), vec![]), manifest, lock: None })
+        let closed_with = |why, manifest: Option<Manifest>, edits| {
+            let decision = Decision::closed(why, manifest.as_ref(), vec![]);
+            Some(Verdict { decision, manifest, edits, lock: None })
         };
+        let closed = |why, manifest| closed_with(why, manifest, LocalEdits::default());
         let dir = match ModelDir::open(&self.directory) {
             Ok(dir) => dir,
             Err(error) => return closed(unopened(&error), None),
@@ -195,6 +203,12 @@ impl Gate {
         if let Some(why) = self.unwanted(&manifest) {
             return closed(why, Some(manifest));
         }
+        let recorded = dir.local_edits_bytes().ok();
+        let (manifest, edits) = match expected(&dir, &manifest) {
+            Ok(expected) => expected.into_parts(),
+            Err(Unloaded::Stale) => return None,
+            Err(Unloaded::For(why)) => return closed(why, Some(manifest)),
+        };
         let stored = dir.receipt_bytes();
         let receipt = match &stored {
             Ok(Some(bytes)) => Receipt::from_json(bytes, &manifest).map_err(|error| unusable(&error)),
@@ -203,14 +217,15 @@ impl Gate {
             Err(error) => Err(Why::ReceiptUnreadable { why: in_words(error) }),
         };
         let decision = match receipt {
-            Ok(receipt) => self.files(&dir, &manifest, &receipt, listener),
+            Ok(receipt) => self.files(&dir, (&manifest, &edits), &receipt, listener),
             Err(why) => Some(Decision::closed(why, Some(&manifest), missing_files(&dir, &manifest))),
         };
         let decision = match (&stored, dir.receipt_bytes()) {
             (Ok(before), Ok(now)) if *before != now => return None,
+            _ if dir.local_edits_bytes().ok() != recorded => return None,
             // What cannot be read again may have changed.
             (Ok(_), Err(error)) if !is_stale(&error) => {
-                return closed(Why::ReceiptUnreadable { why: in_words(&error) }, Some(manifest));
+                return closed_with(Why::ReceiptUnreadable { why: in_words(&error) }, Some(manifest), edits);
             }
             (Ok(_), Err(_)) => return None,
             _ => decision?,
@@ -218,7 +233,7 @@ impl Gate {
         if lock.is_none() && decision.is_open() {
             (listener.notice)(Notice::NoLock);
         }
-        Some(Verdict { decision, manifest: Some(manifest), lock })
+        Some(Verdict { decision, manifest: Some(manifest), edits, lock })
     }
 
     fn unwanted(&self, manifest: &Manifest) -> Option<Why> {
@@ -235,7 +250,7 @@ impl Gate {
     fn files(
         &mut self,
         dir: &ModelDir,
-        manifest: &Manifest,
+        (manifest, edits): (&Manifest, &LocalEdits),
         receipt: &Receipt,
         listener: &Listener<'_>,
     ) -> Option<Decision> {
@@ -249,7 +264,7 @@ impl Gate {
             survey.trust(&Outcome::Trusted, |_, entry| memory.verified(entry));
         }
         if survey.is_settled() || (self.question.lazy && survey.has_bad()) {
-            return self.decide(survey, receipt);
+            return self.decide(survey, edits, receipt);
         }
         let (files, bytes) = survey.left();
         (listener.notice)(Notice::Hashing { files, bytes });
@@ -263,12 +278,12 @@ impl Gate {
             (listener.notice)(Notice::NotRemembered { why: in_words(&error) });
         }
         // Hashing took its time: what was judged right must still be what it was.
-        if survey.still_holds() { self.decide(survey, receipt) } else { None }
+        if survey.still_holds() { self.decide(survey, edits, receipt) } else { None }
     }
 
     /// The verdict over all files and, when all are right, over their structure and the policy; none when
     /// a file changed since it was found right.
-    fn decide(&mut self, survey: Survey<'_>, receipt: &Receipt) -> Option<Decision> {
+    fn decide(&mut self, survey: Survey<'_>, edits: &LocalEdits, receipt: &Receipt) -> Option<Decision> {
         let Some(identities) = survey.all_right() else { return Some(survey.decide()) };
         self.structure = survey.look_into(&identities, self.question.structure)?;
         if let Some(policy) = &self.question.policy {
@@ -278,8 +293,7 @@ impl Gate {
                 receipt,
                 identity: &|path| survey.identity(path),
                 hashed_now: survey.is_hashed(),
-                // Known once files can be changed on purpose: whoever records that says which.
-                local_edits: &[],
+                local_edits: &edits.files().iter().map(|edit| edit.path.clone()).collect::<Vec<_>>(),
             };
             self.verdicts = scene.judge(policy).ok()?;
         }
@@ -327,6 +341,17 @@ pub(super) fn load_manifest(dir: &ModelDir) -> Result<Manifest, Unloaded> {
         Err(error) if is_stale(&error) => Err(Unloaded::Stale),
         Err(error) => Err(Unloaded::For(Why::ManifestUnreadable { why: in_words(&error) })),
     }
+}
+
+/// What the directory should hold.
+pub(super) fn expected(dir: &ModelDir, published: &Manifest) -> Result<Expected, Unloaded> {
+    dir.expected(published.clone()).map_err(|error| match error {
+        VolumeError::LocalEdits { source: LocalEditsError::Conflict(conflict), .. } => {
+            Unloaded::For(Why::EditedBoth(conflict))
+        }
+        error if is_stale(&error) => Unloaded::Stale,
+        error => Unloaded::For(Why::EditsUnreadable { why: in_words(&error) }),
+    })
 }
 
 fn is_stale(error: &VolumeError) -> bool {

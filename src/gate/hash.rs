@@ -81,18 +81,48 @@ fn read_all(
     pages: Pages,
     on_bytes: &(dyn Fn(u64) + Sync),
 ) -> Result<Result<Hashed, Why>, VolumeError> {
-    let before = file.identity();
-    if before.size != entry.size {
-        return Ok(Err(Why::Size { expected: entry.size, found: before.size }));
+    let identity = file.identity();
+    if identity.size != entry.size {
+        return Ok(Err(Why::Size { expected: entry.size, found: identity.size }));
     }
-    let whole = 0..entry.size;
+    let Some(hasher) = feed(file, FileHasher::new(entry), pages, on_bytes)? else { return Ok(Err(Why::Changing)) };
+    Ok(hasher.finish().map(|proof| Hashed { proof, identity }).map_err(|mismatch| match mismatch {
+        Mismatch::Digest { expected, found } => Why::Bytes { expected, found, disguised: false },
+        // The size did not change, so the read that ended early is the disk's fault.
+        Mismatch::Size { expected, found } => ended_early(found, expected),
+    }))
+}
+
+/// Hashes the file as it is, whatever its bytes are, and says whether they are what `entry` says.
+/// For a file that an operator calls right.
+pub(super) fn hash_as_it_is(dir: &ModelDir, entry: &FileEntry) -> Result<(Hashed, bool), Why> {
+    let file = dir.open_published(&entry.path).map_err(|error| cannot(&error, entry))?;
+    let identity = file.identity();
+    let found = FileEntry { size: identity.size, ..entry.clone() };
+    let fed = feed(&file, FileHasher::new(&found), Pages::Keep, &|_| ()).map_err(|error| cannot(&error, entry))?;
+    let hasher = fed.ok_or(Why::Changing)?;
+    if hasher.position() < identity.size {
+        return Err(ended_early(hasher.position(), identity.size));
+    }
+    let (proof, is_published) = hasher.accept();
+    Ok((Hashed { proof, identity }, is_published))
+}
+
+/// Reads the file to its end; nothing when it changed meanwhile.
+fn feed(
+    file: &PublishedFile,
+    mut hasher: FileHasher,
+    pages: Pages,
+    on_bytes: &(dyn Fn(u64) + Sync),
+) -> Result<Option<FileHasher>, VolumeError> {
+    let before = file.identity();
+    let whole = 0..before.size;
     if pages == Pages::Drop {
         file.drop_pages(&whole);
     }
-    let mut hasher = FileHasher::new(entry);
-    let mut buffer = vec![0; usize::try_from(entry.size.clamp(1, BUFFER_SIZE)).unwrap_or(1)];
-    while hasher.position() < entry.size {
-        let left = usize::try_from(entry.size - hasher.position()).unwrap_or(usize::MAX);
+    let mut buffer = vec![0; usize::try_from(before.size.clamp(1, BUFFER_SIZE)).unwrap_or(1)];
+    while hasher.position() < before.size {
+        let left = usize::try_from(before.size - hasher.position()).unwrap_or(usize::MAX);
         let room = buffer.len().min(left);
         let count = file.read_at(hasher.position(), &mut buffer[..room])?;
         if count == 0 {
@@ -104,16 +134,11 @@ fn read_all(
     if pages == Pages::Drop {
         file.drop_pages(&whole);
     }
-    if file.identity_now()? != before {
-        return Ok(Err(Why::Changing));
-    }
-    Ok(hasher.finish().map(|proof| Hashed { proof, identity: before }).map_err(|mismatch| match mismatch {
-        Mismatch::Digest { expected, found } => Why::Bytes { expected, found, disguised: false },
-        // The size did not change, so the read that ended early is the disk's fault.
-        Mismatch::Size { expected, found } => {
-            Why::Unreadable { why: format!("reading ended at byte {found} of {expected}") }
-        }
-    }))
+    Ok((file.identity_now()? == before).then_some(hasher))
+}
+
+fn ended_early(found: u64, expected: u64) -> Why {
+    Why::Unreadable { why: format!("reading ended at byte {found} of {expected}") }
 }
 
 /// A file that is gone, or is no file any more, since it was looked at.

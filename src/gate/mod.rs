@@ -3,9 +3,11 @@
 //! Owns the check of a model directory against its manifest and receipt, the wait for one that
 //! is not complete, and the hand-over to the launcher. Invariants (P2): it opens only on proof;
 //! it needs no network, daemon or database; and it writes nothing in the model directory. Only
-//! [`verify`](mod@verify), which is another verb, renews a receipt.
+//! [`verify`](mod@verify) and [`accept`](mod@accept), which are other verbs, renew a receipt.
 
+pub mod accept;
 pub mod check;
+pub(crate) mod edited;
 pub mod exec;
 pub mod explain;
 pub(crate) mod hash;

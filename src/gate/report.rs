@@ -8,10 +8,12 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::check::Answer;
+use super::edited;
 use super::explain::{self, PolicyReport};
 use super::verify::{ReceiptFate, Verified};
 use crate::core::code::Code;
 use crate::core::gate::Tally;
+use crate::core::local_edits::{self, LocalEdit};
 use crate::core::manifest::{Manifest, ManifestId};
 use crate::core::model_name::ModelName;
 use crate::core::policy::Policy;
@@ -38,7 +40,7 @@ pub struct Subject {
     pub pull: Option<String>,
     /// The command that verifies it.
     pub verify: String,
-    /// The command that takes a file as it is now for right, up to the file.
+    /// The command that takes changed files for right; the files follow.
     pub accept: String,
     /// What to do when there is no such model.
     pub unknown: String,
@@ -63,6 +65,7 @@ pub struct Report {
     structure: StructureReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyReport>,
+    local_edits: Vec<LocalEdit>,
 }
 
 #[derive(Debug, Serialize)]
@@ -142,7 +145,7 @@ impl Report {
             code: reason.why.code(),
             expected: reason.why.expected(),
             found: reason.why.found(),
-            hint: hint_of(reason, answer.manifest.as_ref(), subject),
+            hint: reason_hint(reason, answer, subject),
         };
         let seen = &answer.structure;
         let source = answer.manifest.as_ref().map(Manifest::source);
@@ -167,6 +170,7 @@ impl Report {
                 warnings: seen.warnings().iter().map(report).collect(),
             },
             policy: None,
+            local_edits: answer.edits.files().to_vec(),
         }
     }
 
@@ -218,6 +222,9 @@ pub fn verdict(answer: &Answer, exit: u8, words: Words) -> String {
     if let Some(more) = reasons.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
         let _infallible = write!(text, "\n  and {more} more");
     }
+    if let Some(edits) = local_edits::in_words(answer.edits.files()) {
+        let _infallible = write!(text, "\n  {edits}");
+    }
     text
 }
 
@@ -226,7 +233,7 @@ pub fn verdict(answer: &Answer, exit: u8, words: Words) -> String {
 pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
     let mut fixes: Vec<(Fix, usize, u64)> = Vec::new();
     let mut of_rules: Vec<String> = Vec::new();
-    for reason in answer.decision.reasons() {
+    for reason in answer.decision.reasons().into_iter().filter(|reason| !edited::is_of_edit(reason, answer)) {
         if let Why::Policy(breach) = &reason.why {
             let hint = explain::hint(breach, subject);
             if !of_rules.contains(&hint) {
@@ -244,7 +251,7 @@ pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
     let fetches = fixes.iter().any(|(fix, ..)| *fix == Fix::Fetch);
     fixes.retain(|(fix, ..)| !(fetches && *fix == Fix::Complete));
     let of_files = fixes.into_iter().filter_map(|(fix, count, bytes)| fix.hint(count, bytes, subject));
-    of_rules.iter().cloned().chain(of_files).collect()
+    of_rules.iter().cloned().chain(of_files).chain(edited::hints(answer, subject)).collect()
 }
 
 /// Faults of the weight files that are told and close nothing.
@@ -287,6 +294,9 @@ fn open_line(answer: &Answer, word: &str) -> String {
         }
         let _infallible = write!(line, ", commit {}…", source.commit.short());
     }
+    if let Some(edits) = local_edits::in_words(answer.edits.files()) {
+        let _infallible = write!(line, ", {edits}");
+    }
     let took = units::duration(answer.took);
     let _infallible = match hashed {
         0 => write!(line, " ({took})"),
@@ -295,11 +305,13 @@ fn open_line(answer: &Answer, word: &str) -> String {
     line
 }
 
-fn hint_of(reason: &Reason, manifest: Option<&Manifest>, subject: &Subject) -> Option<String> {
-    match &reason.why {
-        Why::Policy(breach) => Some(explain::hint(breach, subject)),
-        why => Fix::of(why).hint(1, size_of(reason, manifest), subject),
+fn reason_hint(reason: &Reason, answer: &Answer, subject: &Subject) -> Option<String> {
+    if let Why::Policy(breach) = &reason.why {
+        return Some(explain::hint(breach, subject));
     }
+    let fix = Some(Fix::of(&reason.why)).filter(|_| !edited::is_of_edit(reason, answer));
+    let hint = fix.and_then(|fix| fix.hint(1, size_of(reason, answer.manifest.as_ref()), subject));
+    [hint, edited::hint(reason, answer, subject)].into_iter().flatten().reduce(|a, b| format!("{a}; {b}"))
 }
 
 fn size_of(reason: &Reason, manifest: Option<&Manifest>) -> u64 {
@@ -352,7 +364,9 @@ impl Fix {
                     Self::Fetch
                 }
             }
-            Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } => Self::Program,
+            Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } | Why::EditsUnreadable { .. } => Self::Program,
+            // `edited` knows the words.
+            Why::EditedBoth(_) => Self::Pin,
             Why::Unreadable { .. } => Self::Readable,
             Why::Structure(_) => Self::Upstream,
             Why::Policy(_) => Self::Rule,

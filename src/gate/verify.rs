@@ -8,13 +8,14 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::check::{Answer, Listener, Notice, Unloaded, load_manifest, missing_files, unopened};
+use super::check::{Answer, Listener, Notice, Unloaded, expected, load_manifest, missing_files, unopened};
 use super::hash::{Hashed, Pages, hash_files, look_at};
 use super::structure::{Structure, look_into};
 use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::gate::{Decision, Outcome};
 use crate::core::identity::Observed;
+use crate::core::local_edits::{Expected, LocalEdits};
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::reason::Why;
 use crate::core::receipt::{FileRecord, Proved, Receipt, Witness};
@@ -62,21 +63,26 @@ pub fn verify(
 ) -> Verified {
     let started = clock::since_boot();
     let dir = ModelDir::open(&directory);
-    let (manifest, done) = match dir.as_ref().map_err(unopened).and_then(|dir| Ok((dir, loaded(dir)?))) {
-        Ok((dir, manifest)) => {
-            let done = Work { dir, manifest: &manifest, strictness, listener }.run(quarantine);
-            (Some(manifest), done)
+    let (found, done) = match dir.as_ref().map_err(unopened).and_then(|dir| Ok((dir, loaded(dir)?))) {
+        Ok((dir, expected)) => {
+            let (manifest, edits) = (expected.manifest(), expected.edits());
+            let done = Work { dir, manifest, edits, strictness, listener }.run(quarantine);
+            (Some(expected), done)
         }
         Err(why) => (None, Done::nothing(Decision::closed(why, None, vec![]))),
     };
     let took = clock::since_boot().saturating_sub(started);
     let Done { decision, structure, receipt, quarantined } = done;
-    let answer = Answer { directory, manifest, decision, structure, took, verdicts: Vec::new(), lock: None };
+    let (manifest, edits) = match found.map(Expected::into_parts) {
+        Some((manifest, edits)) => (Some(manifest), edits),
+        None => (None, LocalEdits::default()),
+    };
+    let answer = Answer { directory, manifest, edits, decision, structure, took, verdicts: Vec::new(), lock: None };
     Verified { answer, receipt, quarantined }
 }
 
-fn loaded(dir: &ModelDir) -> Result<Manifest, Why> {
-    load_manifest(dir).map_err(|unloaded| match unloaded {
+fn loaded(dir: &ModelDir) -> Result<Expected, Why> {
+    load_manifest(dir).and_then(|manifest| expected(dir, &manifest)).map_err(|unloaded| match unloaded {
         Unloaded::Stale => Why::Unsteady,
         Unloaded::For(why) => why,
     })
@@ -98,7 +104,9 @@ impl Done {
 
 struct Work<'a> {
     dir: &'a ModelDir,
+    /// With the deliberate edits in it.
     manifest: &'a Manifest,
+    edits: &'a LocalEdits,
     strictness: Strictness,
     listener: &'a Listener<'a>,
 }
@@ -197,6 +205,12 @@ impl Work<'_> {
         let mut moved = Vec::new();
         for reason in decision.reasons() {
             let Some(path) = reason.file.as_ref().filter(|_| is_wrong(&reason.why)) else { continue };
+            if self.edits.of(path).is_some() {
+                // No pull could fetch it again.
+                let (file, why) = (path.clone(), "it was changed here on purpose".to_owned());
+                (self.listener.notice)(Notice::NotQuarantined { file, why });
+                continue;
+            }
             match quarantine(self.dir).and_then(|place| self.dir.quarantine(path, &place)) {
                 Ok(aside) => moved.push((path.clone(), aside.path())),
                 Err(error) => {
@@ -208,9 +222,12 @@ impl Work<'_> {
     }
 }
 
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 fn witness() -> Witness {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Witness { at: clock::now(), program: concat!("muster ", env!("CARGO_PKG_VERSION")).to_owned(), host }
+    Witness { at: clock::now(), program: concat!("muster ", env!("CARGO_PKG_VERSION")).to_owned(), host: host() }
 }
 
 /// Wrong bytes are there; a file that is missing or cannot be read is another matter.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::core::code::Code;
+use crate::core::local_edits::LocalEditsError;
 use crate::core::manifest::ManifestError;
 use crate::core::receipt::ReceiptError;
 use crate::core::retry::FailureClass;
@@ -212,6 +213,14 @@ pub enum VolumeError {
         /// Why.
         source: ReceiptError,
     },
+    /// What was changed here on purpose is not known, or does not fit the manifest.
+    #[error("{} is not usable", .path.display())]
+    LocalEdits {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: LocalEditsError,
+    },
 }
 
 /// What this module returns.
@@ -267,6 +276,7 @@ impl VolumeError {
             Self::NoSpace { .. } => Code::NoSpace,
             Self::Occupied { .. } | Self::Replaced { .. } => Code::Held,
             Self::Receipt { .. } => Code::Incomplete,
+            Self::LocalEdits { source: LocalEditsError::Conflict(_), .. } => Code::Refused,
             Self::Poisoned { .. } | Self::PastEnd { .. } | Self::Short { .. } | Self::OtherProof { .. } => {
                 Code::Internal
             }
@@ -297,6 +307,12 @@ impl VolumeError {
             Self::Occupied { .. } => Some("move the file away, or let `muster adopt` check it"),
             Self::Manifest { .. } => Some("pull the model again: the files that are right are kept"),
             Self::Receipt { .. } => Some("`muster verify` makes a new receipt"),
+            Self::LocalEdits { source: LocalEditsError::Conflict(_), .. } => Some(
+                "`muster accept --undo` brings the published file; change it again and accept that, if it is still needed",
+            ),
+            Self::LocalEdits { .. } => Some(
+                "use the program that wrote it; or move it away, and accept again what was changed here on purpose",
+            ),
             _ => None,
         }
     }

@@ -17,6 +17,7 @@ use super::fs_kind::FsKind;
 use super::partial::{drop_pages, read_at};
 use super::{identity, in_use, small_file};
 use crate::core::identity::{Identity, Observed};
+use crate::core::local_edits::{Expected, LocalEdits, LocalEditsError};
 use crate::core::manifest::Manifest;
 use crate::core::receipt::{FileRecord, Receipt};
 use crate::core::repo_path::{OWN_DIR, RepoPath};
@@ -25,6 +26,7 @@ pub(super) const MANIFEST: &str = "manifest.json";
 pub(super) const PENDING: &str = "manifest.pending.json";
 const RECEIPT: &str = "receipt.json";
 const PREVIOUS: &str = "receipt.previous.json";
+const LOCAL_EDITS: &str = "local.json";
 const PARTIALS: &str = "partial";
 
 /// Most bytes of a manifest or receipt: a million files fit.
@@ -115,13 +117,48 @@ impl ModelDir {
         self.remove_own(PENDING)
     }
 
-    /// The receipt for `manifest`; `None` when there is none.
+    /// What was changed here on purpose.
     ///
     /// # Errors
-    /// [`VolumeError::Receipt`] when it is unusable or for another manifest.
+    /// [`VolumeError::LocalEdits`] when that is not known.
+    pub fn local_edits(&self) -> Result<LocalEdits> {
+        let Some(bytes) = self.local_edits_bytes()? else { return Ok(LocalEdits::default()) };
+        LocalEdits::from_json(&bytes).map_err(|source| self.bad_edits(source))
+    }
+
+    /// The record of deliberate edits as it is stored, to compare two looks at it.
+    pub fn local_edits_bytes(&self) -> Result<Option<Vec<u8>>> {
+        self.read_own(LOCAL_EDITS)
+    }
+
+    /// Writes what was changed here on purpose; without edits there is no record.
+    pub fn store_local_edits(&self, edits: &LocalEdits) -> Result<()> {
+        if edits.files().is_empty() {
+            return self.remove_own(LOCAL_EDITS).map(drop);
+        }
+        small_file::store_changed(&self.make_own()?, LOCAL_EDITS, &edits.to_json()).map(drop)
+    }
+
+    /// What the directory should hold, when its manifest is `published`.
+    ///
+    /// # Errors
+    /// [`VolumeError::LocalEdits`] when that is not known, or a file changed here and there.
+    pub fn expected(&self, published: Manifest) -> Result<Expected> {
+        Expected::of(published, self.local_edits()?).map_err(|source| self.bad_edits(source))
+    }
+
+    /// The receipt for `manifest`, deliberate edits included; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`VolumeError::Receipt`] when it is unusable or for another manifest;
+    /// [`VolumeError::LocalEdits`] when the edits are.
     pub fn receipt(&self, manifest: &Manifest) -> Result<Option<Receipt>> {
         let Some(bytes) = self.receipt_bytes()? else { return Ok(None) };
-        match Receipt::from_json(&bytes, manifest) {
+        let edited = match self.local_edits()? {
+            none if none.files().is_empty() => None,
+            edits => Some(Expected::of(manifest.clone(), edits).map_err(|source| self.bad_edits(source))?),
+        };
+        match Receipt::from_json(&bytes, edited.as_ref().map_or(manifest, Expected::manifest)) {
             Ok(receipt) => Ok(Some(receipt)),
             Err(source) => Err(VolumeError::Receipt { path: self.own_path(RECEIPT), source }),
         }
@@ -240,6 +277,10 @@ impl ModelDir {
         let stat = stat_of(&file).map_err(|e| VolumeError::new(Step::Look, self.path_of(path), e))?;
         let in_memory = self.kind == FsKind::Tmpfs;
         Ok(PublishedFile { file, path: self.path_of(path), identity: identity::of(&stat), in_memory })
+    }
+
+    fn bad_edits(&self, source: LocalEditsError) -> VolumeError {
+        VolumeError::LocalEdits { path: self.own_path(LOCAL_EDITS), source }
     }
 
     fn own_path(&self, name: &str) -> PathBuf {
