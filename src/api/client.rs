@@ -11,7 +11,7 @@ use reqwest::{Method, RequestBuilder};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use super::dto::{Health, History, Limiting, Refusal, SeenVerdict, Submitted};
+use super::dto::{Accepting, EditsReport, Health, History, Limiting, Refusal, SeenVerdict, Submitted, Undoing};
 use super::socket::NAME;
 use crate::core::code::Code;
 use crate::core::job::{JobError, JobSpec};
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// For a sign of life. Well below half a lease: who waits for an owner that stands still looks at its
 /// record between two tries, and a longer gap would begin the lease again.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// For removals, which may unlink terabytes.
+/// For removals, which may unlink terabytes, and for what hashes a large file.
 const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why the owner did not answer as wanted.
@@ -191,6 +191,16 @@ impl Client {
     pub async fn remove(&self, name: &ModelName, now: bool) -> Result<(), ClientError> {
         let path = format!("{}?now={now}", at(name, "/remove"));
         self.body(self.request(Method::POST, &path).timeout(LONG_TIMEOUT)).await.map(|_nothing| ())
+    }
+
+    /// Takes files of a model for right as they are.
+    pub async fn accept(&self, name: &ModelName, what: &Accepting) -> Result<EditsReport, ClientError> {
+        self.send(self.request(Method::POST, &at(name, "/accept")).timeout(LONG_TIMEOUT).json(what)).await
+    }
+
+    /// Undoes deliberate edits.
+    pub async fn undo(&self, name: &ModelName, what: &Undoing) -> Result<EditsReport, ClientError> {
+        self.send(self.request(Method::POST, &at(name, "/undo")).timeout(LONG_TIMEOUT).json(what)).await
     }
 
     /// Lets the owner know what a gate decided, for the model's history.

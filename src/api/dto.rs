@@ -7,8 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::job::{JobError, JobSpec};
 use crate::core::limit::Limit;
+use crate::core::local_edits::{EditReason, LocalEdit};
 use crate::core::model_name::ModelName;
+use crate::core::repo_path::RepoPath;
 use crate::core::status::SCHEMA;
+use crate::daemon::edits::Undone;
+use crate::gate::accept::Accepted;
 use crate::store::AuditEntry;
 
 /// Body of `POST /v1/models`. Cannot be printed: it may hold a token.
@@ -74,6 +78,90 @@ pub struct SeenVerdict {
     pub open: bool,
     /// The line that people saw.
     pub line: String,
+}
+
+/// Body of `POST /v1/models/{id}/accept`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Accepting {
+    /// Files to take for right as they are.
+    pub paths: Vec<RepoPath>,
+    /// Why.
+    pub reason: EditReason,
+    /// Weights too.
+    #[serde(default)]
+    pub force: bool,
+    /// The caller's name; the number of the user is the kernel's word.
+    #[serde(default)]
+    pub user: Option<String>,
+}
+
+/// Body of `POST /v1/models/{id}/undo`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Undoing {
+    /// Files whose edits are undone.
+    pub paths: Vec<RepoPath>,
+    /// Even while the model is in use.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Answer of both, and what `muster accept --json` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EditsReport {
+    /// Version of the form.
+    pub schema: u32,
+    /// The model; null for a directory elsewhere.
+    pub id: Option<ModelName>,
+    /// Files that were taken for right.
+    pub accepted: Vec<RepoPath>,
+    /// Files that have the published bytes, so that there was nothing to take.
+    pub unchanged: Vec<RepoPath>,
+    /// Edited files that were set aside.
+    pub set_aside: Vec<SetAside>,
+    /// Whether the directory has a receipt for what it should hold now.
+    pub receipt: bool,
+    /// Everything that is changed here on purpose.
+    pub local_edits: Vec<LocalEdit>,
+}
+
+/// A file that was set aside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    /// The file.
+    pub file: RepoPath,
+    /// Where it is now.
+    pub place: String,
+}
+
+impl EditsReport {
+    /// Of files that were accepted.
+    #[must_use]
+    pub fn accepted(id: Option<ModelName>, Accepted { edits, unchanged, all, receipt }: Accepted) -> Self {
+        let accepted = edits.into_iter().map(|edit| edit.path).collect();
+        let local_edits = all.files().to_vec();
+        Self { schema: SCHEMA, id, accepted, unchanged, set_aside: Vec::new(), receipt, local_edits }
+    }
+
+    /// Of edits that were undone.
+    #[must_use]
+    pub fn undone(id: ModelName, Undone { set_aside, left, complete: receipt }: Undone) -> Self {
+        let set_aside = set_aside
+            .into_iter()
+            .map(|(file, place)| SetAside { file, place: place.to_string_lossy().into_owned() })
+            .collect();
+        let local_edits = left.files().to_vec();
+        Self {
+            schema: SCHEMA,
+            id: Some(id),
+            accepted: Vec::new(),
+            unchanged: Vec::new(),
+            set_aside,
+            receipt,
+            local_edits,
+        }
+    }
 }
 
 /// Every answer that is no success.

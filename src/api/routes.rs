@@ -14,7 +14,7 @@ use axum::{Extension, Json, Router};
 use tracing::info;
 
 use super::answer::{ApiError, json_body};
-use super::dto::{Health, History, Limiting, Removal, SeenVerdict, Submission};
+use super::dto::{Accepting, EditsReport, Health, History, Limiting, Removal, SeenVerdict, Submission, Undoing};
 use super::events;
 use super::serve::{Caller, Shared};
 use crate::core::code::Code;
@@ -23,6 +23,7 @@ use crate::core::model_name::ModelName;
 use crate::core::status::{ModelStatus, Report};
 use crate::daemon::limiting::LimitReport;
 use crate::daemon::{JobRefusal, Jobs, report};
+use crate::gate::accept::{Acceptance, Who, here};
 use crate::hub::Token;
 use crate::hub::auth::TokenPlace;
 
@@ -40,6 +41,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/models/{id}/limit", post(limit))
         .route("/v1/limits", get(limits).post(limit_all))
         .route("/v1/models/{id}/remove", post(remove))
+        .route("/v1/models/{id}/accept", post(accept))
+        .route("/v1/models/{id}/undo", post(undo))
         .route("/v1/models/{id}/verdict", post(verdict))
         .route("/v1/events", get(follow))
         .route("/healthz", get(healthz))
@@ -156,6 +159,36 @@ async fn remove(
     info!(%caller, model = %name, now, "asked to remove");
     shared.jobs.remove(&name, now).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn accept(
+    State(shared): Served,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer<Json<EditsReport>> {
+    let name = named(&id)?;
+    let Accepting { paths, reason, force, user } = json_body(request).await?;
+    info!(%caller, model = %name, files = paths.len(), %reason, "asked to accept");
+    let who = match caller {
+        Caller::Local { uid, .. } => Who { uid: Some(uid), user, host: here() },
+        Caller::Remote(address) => Who { uid: None, user, host: address.ip().to_string() },
+    };
+    let accepted = shared.jobs.accept(&name, Acceptance { paths, reason, force, who }).await?;
+    Ok(Json(EditsReport::accepted(Some(name), accepted)))
+}
+
+async fn undo(
+    State(shared): Served,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer<Json<EditsReport>> {
+    let name = named(&id)?;
+    let Undoing { paths, force } = json_body(request).await?;
+    info!(%caller, model = %name, files = paths.len(), force, "asked to undo edits");
+    let undone = shared.jobs.undo(&name, paths, force).await?;
+    Ok(Json(EditsReport::undone(name, undone)))
 }
 
 async fn history(State(shared): Served, Path(id): Path<String>) -> Answer<Json<History>> {

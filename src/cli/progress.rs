@@ -215,6 +215,7 @@ mod tests {
             limit: None,
             connections: 0,
             error: None,
+            local_edits: Vec::new(),
         }
     }
 

@@ -335,7 +335,10 @@ fn file_pattern(file: &str) -> Result<Pattern, CliError> {
 
 /// `--local-dir` is volume and name in one. A directory below the volume that is set anyway keeps
 /// it, so that its owner does the work; otherwise the parent becomes the volume.
-fn local_dir(directory: &Path, volume: &mut Setting<PathBuf>) -> Result<ModelName, CliError> {
+///
+/// # Errors
+/// A usage error for a directory that can be neither.
+pub fn local_dir(directory: &Path, volume: &mut Setting<PathBuf>) -> Result<ModelName, CliError> {
     let refuse = |why: String| CliError::usage(format!("--local-dir {}: {why}", directory.display()));
     let by_flag = matches!(volume.origin, SettingOrigin::Flag(_));
     if let Ok(below) = directory.strip_prefix(&volume.value) {

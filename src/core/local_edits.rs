@@ -289,6 +289,12 @@ impl Expected {
         Ok(Self { manifest, edits })
     }
 
+    /// The manifest alone: nothing was changed here on purpose.
+    #[must_use]
+    pub const fn plain(published: Manifest) -> Self {
+        Self { manifest: published, edits: LocalEdits(Vec::new()) }
+    }
+
     /// The manifest with each file as it should be here. Not to be stored: its id is that of the
     /// published one, whose files it has not.
     #[must_use]

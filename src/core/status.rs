@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::job::{JobError, JobState};
+use super::local_edits::LocalEdit;
 use super::model_name::ModelName;
 use super::repo::{CommitId, RepoId, RepoKind, Revision};
 
@@ -95,6 +96,9 @@ pub struct ModelStatus {
     pub connections: u32,
     /// Why it failed or was paused.
     pub error: Option<JobError>,
+    /// What was changed in its directory on purpose; absent when there is nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub local_edits: Vec<LocalEdit>,
 }
 
 /// What keeps a job from going faster.

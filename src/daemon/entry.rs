@@ -28,8 +28,8 @@ pub(super) struct Entry {
     pub(super) wish: Option<Wish>,
     pub(super) token: Option<Token>,
     pub(super) resolved: Option<Resolved>,
-    /// Its directory is being taken away: nobody may begin to work on it.
-    pub(super) removing: bool,
+    /// Its directory is being taken away or changed: nobody may begin to work on it.
+    pub(super) reserved: bool,
     /// Whether this owner may work on it: a foreground pull leaves other jobs alone.
     pub(super) admitted: bool,
     /// When a job that could not go on is taken up again by itself, since boot.
@@ -48,7 +48,7 @@ impl Entry {
             wish: None,
             token: None,
             resolved: None,
-            removing: false,
+            reserved: false,
             admitted,
             again_at: None,
             failures: Failures::default(),
@@ -64,6 +64,6 @@ impl Entry {
     /// Whether a worker may take it now.
     pub(super) fn waits(&self, now: Duration) -> bool {
         let due = self.again_at.map_or(self.job.state == JobState::Queued, |at| at <= now);
-        self.admitted && !self.removing && self.running.is_none() && due
+        self.admitted && !self.reserved && self.running.is_none() && due
     }
 }

@@ -5,8 +5,10 @@ use thiserror::Error;
 use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::job::JobError;
+use crate::core::local_edits::{Conflict, EditReason, LocalEditsError};
 use crate::core::manifest::ManifestError;
 use crate::core::model_name::ModelName;
+use crate::core::reason::Why;
 use crate::core::receipt::ReceiptError;
 use crate::core::repo::{CommitId, Repo, Revision};
 use crate::core::repo_path::RepoPath;
@@ -138,6 +140,19 @@ pub enum WorkError {
         /// Why.
         why: String,
     },
+    /// A file was changed here on purpose, and by its publisher too.
+    #[error("nothing is updated, for {0}")]
+    EditedBoth(Conflict),
+    /// A file that was accepted here is not what was accepted. Nobody could fetch it again.
+    #[error("{path} was accepted here as it was (\"{reason}\") and is not that any more: {why}")]
+    EditSpoiled {
+        /// The file.
+        path: RepoPath,
+        /// Why it was changed.
+        reason: EditReason,
+        /// What is there now.
+        why: Why,
+    },
     /// Somebody wrote to a file after it was verified.
     #[error("{path} changed after it was verified")]
     Changed {
@@ -166,6 +181,14 @@ pub enum WorkError {
 pub struct WorkErrorText(pub String);
 
 impl WorkError {
+    /// What a directory should hold could not be told.
+    pub(super) fn unexpected(error: VolumeError) -> Self {
+        match error {
+            VolumeError::LocalEdits { source: LocalEditsError::Conflict(conflict), .. } => Self::EditedBoth(conflict),
+            other => other.into(),
+        }
+    }
+
     /// Files given up.
     #[must_use]
     pub fn unfinished(failed: Vec<FetchError>, wanted: usize) -> Self {
@@ -189,6 +212,8 @@ impl WorkError {
             Self::Receipt(_) | Self::Offline { .. } => Code::Incomplete,
             Self::NoSpace { .. } => Code::NoSpace,
             Self::NotAFile { .. } | Self::Unreadable { .. } | Self::Changed { .. } => Code::CouldNotCheck,
+            Self::EditedBoth(_) => Code::Refused,
+            Self::EditSpoiled { why, .. } => why.code(),
             Self::Stopped => Code::Interrupted,
         }
     }
@@ -227,6 +252,18 @@ impl WorkError {
             Self::InUse { .. } => Some("stop what was launched from it, then try again".to_owned()),
             Self::NotAFile { .. } => Some("move it away: muster neither follows nor replaces it".to_owned()),
             Self::Unreadable { .. } => Some("make it readable for this user, or move it away".to_owned()),
+            Self::EditedBoth(conflict) => Some(format!(
+                "`muster accept --undo MODEL {path}` brings the published file back and lets the update go on; what is \
+                 still needed is changed and accepted again afterwards. --no-update stays at this commit",
+                path = conflict.edit.path
+            )),
+            Self::EditSpoiled { path, why: Why::Missing { .. }, .. } => {
+                Some(format!("`muster accept --undo MODEL {path}` brings the published file"))
+            }
+            Self::EditSpoiled { path, .. } => Some(format!(
+                "`muster accept MODEL {path} --reason TEXT` takes it as it is now; `muster accept --undo MODEL {path}` brings \
+                 the published file back"
+            )),
             Self::Changed { .. } => Some("pull again: a file that changed is checked anew".to_owned()),
             Self::Offline { .. } => Some("unset HF_HUB_OFFLINE to fetch what is missing".to_owned()),
             Self::Manifest { .. } | Self::Publish(_) | Self::Receipt(_) | Self::Ownership(_) | Self::Stopped => None,

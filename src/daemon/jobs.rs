@@ -74,7 +74,7 @@ impl Jobs {
         let name = spec.name.clone();
         {
             let mut entries = self.entries();
-            if entries.get(&name).is_some_and(|entry| entry.removing) {
+            if entries.get(&name).is_some_and(|entry| entry.reserved) {
                 return Err(JobRefusal::Running { name });
             }
             if let Some(entry) = entries.get_mut(&name)
@@ -114,7 +114,7 @@ impl Jobs {
         {
             let mut entries = self.entries();
             let entry = entries.get_mut(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
-            if entry.removing {
+            if entry.reserved {
                 return Err(JobRefusal::Running { name: name.clone() });
             }
             if entry.running.is_some() || (entry.admitted && entry.job.state == JobState::Queued) {
@@ -159,25 +159,32 @@ impl Jobs {
         self.0.bench.audit(name, phase, line);
     }
 
-    /// Keeps everybody from working on a model while its directory is taken away.
-    pub(super) fn begin_removal(&self, name: &ModelName) -> Result<(), JobRefusal> {
+    /// Keeps everybody from working on a model while its directory is taken away, or changed.
+    pub(super) fn reserve(&self, name: &ModelName) -> Result<(), JobRefusal> {
         let mut entries = self.entries();
         let entry = entries.get_mut(name).ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
-        if entry.running.is_some() || entry.removing {
+        if entry.running.is_some() || entry.reserved {
             return Err(JobRefusal::Running { name: name.clone() });
         }
-        entry.removing = true;
+        entry.reserved = true;
         Ok(())
+    }
+
+    /// Lets others work on a model again; `change` may tell its entry what was done.
+    pub(super) fn release(&self, name: &ModelName, change: impl FnOnce(&mut Entry, &Self)) {
+        if let Some(entry) = self.entries().get_mut(name) {
+            entry.reserved = false;
+            change(entry, self);
+        }
+        self.0.wake.notify_one();
     }
 
     /// The directory is gone, and so is the job; or it stayed, and so does the job.
     pub(super) fn end_removal(&self, name: &ModelName, gone: bool) {
-        let mut entries = self.entries();
         if !gone {
-            entries.get_mut(name).into_iter().for_each(|entry| entry.removing = false);
-            self.0.wake.notify_one();
-            return;
+            return self.release(name, |_, _| ());
         }
+        let mut entries = self.entries();
         entries.remove(name);
         let bench = &self.0.bench;
         let forgotten = bench.store.remove_job(name).and_then(|()| bench.store.forget_model(name));

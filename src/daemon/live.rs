@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::core::job::JobState;
+use crate::core::local_edits::{LocalEdit, LocalEdits};
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::rate::RateWindow;
 use crate::core::repo::CommitId;
@@ -33,6 +34,7 @@ struct Scene {
     phase: Option<&'static str>,
     commit: Option<CommitId>,
     totals: Option<Totals>,
+    edits: Arc<[LocalEdit]>,
     rate: RateWindow,
 }
 
@@ -79,6 +81,17 @@ impl Live {
         scene.commit = Some(manifest.source().commit);
         scene.totals =
             Some(Totals { files: manifest.files().len() as u64, shards: manifest.shard_count() as u64, bytes });
+    }
+
+    /// What was changed in its directory on purpose.
+    pub fn keep_edits(&self, edits: &LocalEdits) {
+        self.scene().edits = edits.files().into();
+    }
+
+    /// What was changed in its directory on purpose.
+    #[must_use]
+    pub fn edits(&self) -> Arc<[LocalEdit]> {
+        Arc::clone(&self.scene().edits)
     }
 
     /// One more file is verified and in place.

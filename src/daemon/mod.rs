@@ -8,6 +8,7 @@ mod admit;
 mod bench;
 pub mod bounds;
 mod bytes;
+pub mod edits;
 mod entry;
 pub mod error;
 pub mod events;

@@ -11,6 +11,7 @@ use super::held::Held;
 use super::resolve::{Resolved, resolve};
 use crate::core::identity::Observed;
 use crate::core::job::JobSpec;
+use crate::core::local_edits::{Expected, LocalEdits};
 use crate::core::manifest::Manifest;
 use crate::hub::HubClient;
 use crate::volume::adopt::{self, Leftover, TakeOver};
@@ -28,6 +29,8 @@ pub struct Preview {
     pub resolved: Resolved,
     /// Whether the directory is complete: every file as the receipt knows it.
     pub complete: bool,
+    /// What was changed here on purpose.
+    pub edits: LocalEdits,
     /// What of the manifest seems to be there.
     pub present: Present,
     /// Room of the volume's file system.
@@ -98,13 +101,19 @@ pub async fn preview(
         Some(model) => is_complete(model, manifest)?,
         None => false,
     };
-    let present = match &model {
-        Some(model) => present(model, &held, manifest)?,
-        None => Present { files_to_fetch: manifest.files().len() as u64, ..Present::default() },
+    let (edits, present) = match &model {
+        Some(model) => {
+            let expected = model.expected(manifest.clone()).map_err(WorkError::unexpected)?;
+            (expected.edits().clone(), present(model, &held, &expected)?)
+        }
+        None => {
+            let nothing = Present { files_to_fetch: manifest.files().len() as u64, ..Present::default() };
+            (LocalEdits::default(), nothing)
+        }
     };
     let space = room(root)?;
     let reserve = reserve.unwrap_or_else(|| space.default_reserve());
-    Ok(Preview { resolved, complete, present, space, reserve })
+    Ok(Preview { resolved, complete, edits, present, space, reserve })
 }
 
 /// Whether every file is as the receipt for this very manifest knows it.
@@ -131,15 +140,16 @@ fn open_model(root: &Path, spec: &JobSpec) -> Result<Option<ModelDir>, WorkError
 
 /// What looks as if it were there: files of the right size that are not known to have other
 /// bytes, and the partials.
-fn present(model: &ModelDir, held: &Held, manifest: &Manifest) -> Result<Present, VolumeError> {
+fn present(model: &ModelDir, held: &Held, expected: &Expected) -> Result<Present, VolumeError> {
     let mut leftovers: HashMap<PathHash, Vec<Leftover>> = HashMap::new();
     for leftover in adopt::leftovers(model)? {
         leftovers.entry(leftover.path().clone()).or_default().push(leftover);
     }
     let mut present = Present::default();
-    for entry in manifest.files() {
+    for entry in expected.manifest().files() {
         let changes = held.current.as_ref().and_then(|current| current.file(&entry.path));
-        let changes = changes.is_some_and(|current| current.digest != entry.digest);
+        let is_edit = expected.edits().of(&entry.path).is_some();
+        let changes = !is_edit && changes.is_some_and(|current| current.digest != entry.digest);
         if !changes && matches!(model.observe(&entry.path), Observed::Present(found) if found.size == entry.size) {
             present.bytes += entry.size;
             present.allocated += entry.size;

@@ -108,6 +108,7 @@ fn state_now(volume: &Volume, job: &Job) -> JobState {
 fn measure(jobs: &Jobs, name: &ModelName, dir: &ModelDir, live: &Live) {
     let Ok(Held { current: Some(manifest), .. }) = Held::of(dir) else { return };
     live.measure(&manifest);
+    live.keep_edits(&dir.local_edits().unwrap_or_default());
     let records = match dir.receipt(&manifest) {
         Ok(Some(receipt)) => receipt.files().to_vec(),
         _ => jobs.bench().store.files(name).unwrap_or_default(),

@@ -7,6 +7,7 @@ use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::job::{JobError, JobState};
 use crate::core::model_name::ModelName;
+use crate::gate::accept::AcceptError;
 
 /// Why a request about a job is refused.
 #[derive(Debug, Error)]
@@ -46,6 +47,9 @@ pub enum JobRefusal {
     /// The work itself failed.
     #[error(transparent)]
     Work(#[from] WorkError),
+    /// A file is not taken for right.
+    #[error(transparent)]
+    Accept(#[from] AcceptError),
 }
 
 impl JobRefusal {
@@ -58,6 +62,7 @@ impl JobRefusal {
             Self::State { .. } => Code::Usage,
             Self::Running { .. } => Code::Held,
             Self::Work(error) => error.code(),
+            Self::Accept(error) => error.code(),
         }
     }
 
@@ -72,6 +77,7 @@ impl JobRefusal {
             Self::State { .. } => None,
             Self::Running { name } => Some(format!("`muster cancel {name}` first")),
             Self::Work(error) => error.hint(),
+            Self::Accept(error) => error.hint(),
         }
     }
 

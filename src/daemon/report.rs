@@ -13,6 +13,7 @@ use super::jobs::{Jobs, Seen};
 use crate::clock;
 use crate::core::identity::Observed;
 use crate::core::job::{JobError, JobState};
+use crate::core::local_edits::Expected;
 use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
 use crate::core::selection::Selection;
@@ -85,6 +86,10 @@ pub fn of_directory(volume: &Volume, name: &ModelName) -> Result<Option<ModelSta
     let Held { current: Some(manifest), pending } = Held::of(&dir)? else { return Ok(None) };
     let receipt = dir.receipt(&manifest).ok().flatten();
     let mut status = blank(name, &manifest, dir.path());
+    // One whose edits cannot be told, or do not fit, is judged by what was published.
+    let expected = dir.expected(manifest.clone()).unwrap_or_else(|_| Expected::plain(manifest));
+    let manifest = expected.manifest();
+    status.local_edits = expected.edits().files().to_vec();
     if let Some(receipt) = &receipt {
         let (mut files, mut shards, mut bytes) = (0, 0, 0);
         for record in receipt.files() {
@@ -98,7 +103,7 @@ pub fn of_directory(volume: &Volume, name: &ModelName) -> Result<Option<ModelSta
         status.files = Some(Count { total: manifest.files().len() as u64, verified: files });
         status.shards = Some(Count { total: manifest.shard_count() as u64, verified: shards });
         status.bytes = Some(Bytes { total, received: bytes, durable: bytes, verified: bytes });
-        status.state = if missing(&dir, &manifest) { JobState::Damaged } else { JobState::Ready };
+        status.state = if missing(&dir, manifest) { JobState::Damaged } else { JobState::Ready };
         if pending.is_some() && status.state == JobState::Ready {
             status.phase = Some("an update is pending".to_owned());
         }
@@ -131,6 +136,7 @@ fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
         limit: limit_of(throttle).filter(|_| active),
         connections: live.progress.connections(),
         error: job.error.clone(),
+        local_edits: live.edits().to_vec(),
     }
 }
 
@@ -170,6 +176,7 @@ fn blank(name: &ModelName, manifest: &Manifest, directory: &Path) -> ModelStatus
         limit: None,
         connections: 0,
         error: None::<JobError>,
+        local_edits: Vec::new(),
     }
 }
 

@@ -240,7 +240,7 @@ impl Jobs {
     /// # Errors
     /// [`JobRefusal`]: unknown, being pulled, in use, or the volume fails.
     pub async fn remove(&self, name: &ModelName, now: bool) -> Result<(), JobRefusal> {
-        self.begin_removal(name)?;
+        self.reserve(name)?;
         let (jobs, name) = (self.clone(), name.clone());
         // Seen through even when the caller goes away.
         let removal = self.bench().blocking.start(move || {

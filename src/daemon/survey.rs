@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::WorkError;
 use super::held::Held;
 use crate::core::identity::Observed;
+use crate::core::local_edits::{Expected, LocalEdits};
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::plan::FileId;
 use crate::core::reason::Why;
@@ -116,16 +117,21 @@ impl Known {
 /// `on_bytes` hears of every read.
 pub(super) fn survey(
     model: &ModelDir,
-    manifest: &Manifest,
+    expected: &Expected,
     known: &Known,
     stop: &CancellationToken,
     on_bytes: &(dyn Fn(u64) + Sync),
 ) -> Result<Survey, WorkError> {
+    let (manifest, edits) = (expected.manifest(), expected.edits());
     let mut survey = Survey::default();
     let mut unknown = Vec::new();
     for (at, entry) in manifest.files().iter().enumerate() {
         let observed = model.observe(&entry.path);
-        match (&observed, known.record(&entry.path, &observed)) {
+        let record = known.record(&entry.path, &observed);
+        if let Some(why) = spoiled(entry, &observed, record.map(|(_, record)| record)) {
+            edit_must_hold(edits, entry, why)?;
+        }
+        match (&observed, record) {
             (_, Some((_, record))) if record.proves(entry) => survey.proved.push(record.clone()),
             (_, Some((commit, _))) => survey.displace(at, entry, Displace::Retire(*commit)),
             (Observed::Missing, _) => survey.wanted.push(FileId(at)),
@@ -140,9 +146,32 @@ pub(super) fn survey(
             (Observed::Present(_), _) => unknown.push(at),
         }
     }
-    survey.hash(model, manifest, &unknown, stop, on_bytes)?;
+    survey.hash(model, expected, &unknown, stop, on_bytes)?;
     survey.leave(model, manifest, known);
     Ok(survey)
+}
+
+/// Why a look is enough to say that a file is not the entry's.
+fn spoiled(entry: &FileEntry, observed: &Observed, record: Option<&FileRecord>) -> Option<Why> {
+    match observed {
+        Observed::Missing => Some(Why::Missing { size: entry.size }),
+        Observed::NotRegular => Some(Why::NotRegular),
+        Observed::Present(found) if found.size != entry.size => {
+            Some(Why::Size { expected: entry.size, found: found.size })
+        }
+        Observed::Present(_) => record.filter(|record| !record.proves(entry)).map(|record| Why::Bytes {
+            expected: entry.digest,
+            found: record.digest,
+            disguised: false,
+        }),
+        Observed::Unreadable { .. } => None,
+    }
+}
+
+/// A file that was changed on purpose is neither fetched nor moved: nobody else has its bytes.
+fn edit_must_hold(edits: &LocalEdits, entry: &FileEntry, why: Why) -> Result<(), WorkError> {
+    let Some(edit) = edits.of(&entry.path) else { return Ok(()) };
+    Err(WorkError::EditSpoiled { path: edit.path.clone(), reason: edit.reason.clone(), why })
 }
 
 impl Survey {
@@ -154,12 +183,13 @@ impl Survey {
     fn hash(
         &mut self,
         model: &ModelDir,
-        manifest: &Manifest,
+        expected: &Expected,
         unknown: &[usize],
         stop: &CancellationToken,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<(), WorkError> {
         self.rehashed = !unknown.is_empty();
+        let (manifest, edits) = (expected.manifest(), expected.edits());
         for some in unknown.chunks(HASHED_AT_A_TIME) {
             if stop.is_cancelled() {
                 return Err(WorkError::Stopped);
@@ -167,6 +197,9 @@ impl Survey {
             let entries: Vec<&FileEntry> = some.iter().map(|at| &manifest.files()[*at]).collect();
             let answers = hash_files(model, &entries, Pages::Drop, on_bytes);
             for ((at, entry), answer) in some.iter().zip(entries).zip(answers) {
+                if let Err(why @ (Why::Missing { .. } | Why::Bytes { .. } | Why::Size { .. })) = &answer {
+                    edit_must_hold(edits, entry, why.clone())?;
+                }
                 match answer {
                     Ok(hashed) => {
                         let settled = model.settle(&hashed.identity)?;

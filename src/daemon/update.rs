@@ -149,7 +149,7 @@ pub(super) fn close_the_gate(bench: &Bench, model: &ModelDir) -> Result<(), Work
 
 /// Makes a move that only the owner may make. One who finds out only afterwards that the volume
 /// was taken has moved what is the new owner's, and puts it back.
-fn unless_lost<T>(
+pub(super) fn unless_lost<T>(
     bench: &Bench,
     step: impl FnOnce() -> Result<Option<T>, VolumeError>,
     back: impl FnOnce(&T) -> Result<(), VolumeError>,

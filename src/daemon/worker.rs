@@ -25,6 +25,7 @@ use crate::clock;
 use crate::core::fold::Folding;
 use crate::core::identity::Observed;
 use crate::core::job::{JobSpec, JobState};
+use crate::core::local_edits::Expected;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::receipt::{FileRecord, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
@@ -49,7 +50,10 @@ pub(super) struct Work {
 /// Where the work is done, what is to be there, and what is there.
 pub(super) struct Site {
     pub(super) model: Arc<ModelDir>,
+    /// What is to be fetched and stored.
     pub(super) manifest: Arc<Manifest>,
+    /// What the directory should hold then: what was changed in it on purpose stays.
+    expected: Arc<Expected>,
     held: Held,
     /// Whether the receipt of the current manifest is there and can be read.
     receipted: bool,
@@ -131,13 +135,19 @@ impl Work {
         let may_write = Arc::clone(&self.bench.may_write);
         may_write()?;
         let model = self.on_disk(move |bench| bench.volume.create_model(&name)).await?;
+        let expected = {
+            let (model, manifest) = (model.clone(), manifest.clone());
+            self.bench.blocking.run(move || model.expected(manifest)).await.map_err(WorkError::unexpected)?
+        };
+        self.live.keep_edits(expected.edits());
         let current = held.current.clone();
         let receipted = self.on_disk({
             let model = model.clone();
             // A receipt that cannot be read proves nothing.
             move |_| Ok(current.is_some_and(|current| matches!(model.receipt(&current), Ok(Some(_)))))
         });
-        Ok(Site { receipted: receipted.await?, model: Arc::new(model), manifest: Arc::new(manifest), held })
+        let (manifest, expected) = (Arc::new(manifest), Arc::new(expected));
+        Ok(Site { receipted: receipted.await?, model: Arc::new(model), manifest, expected, held })
     }
 
     /// Refuses names that the directory would take for one, before anything is made.
@@ -209,16 +219,16 @@ impl Work {
     /// Compares the directory with the manifest. A stop does not wait for the file being hashed.
     async fn survey(&self, site: &Site) -> Result<Survey, WorkError> {
         let (name, live, stop) = (self.spec.name.clone(), Arc::clone(&self.live), self.stop.clone());
-        let (manifest, held) = (Arc::clone(&site.manifest), site.held.clone());
+        let (expected, held) = (Arc::clone(&site.expected), site.held.clone());
         let surveyed = self.on_model(site, move |bench, model| {
             (bench.may_write)()?;
-            adopt::drop_second_names(model, manifest.files())?;
+            adopt::drop_second_names(model, expected.manifest().files())?;
             let stored = bench.store.files(&name).unwrap_or_else(|error| {
                 warn!(%error, "the store does not answer; files without a receipt are hashed");
                 Vec::new()
             });
             let known = Known::load(model, &held, stored)?;
-            survey(model, &manifest, &known, &stop, &|_| live.enter(JobState::Verifying, Some("hashing")))
+            survey(model, &expected, &known, &stop, &|_| live.enter(JobState::Verifying, Some("hashing")))
         });
         select! {
             surveyed = surveyed => surveyed,
@@ -250,8 +260,9 @@ impl Work {
 
     /// Looks at every final name once more, then writes the receipt.
     async fn write_receipt(&self, site: &Site, records: Vec<FileRecord>) -> Result<(), WorkError> {
-        let (manifest, name) = (Arc::clone(&site.manifest), self.spec.name.clone());
+        let (expected, name) = (Arc::clone(&site.expected), self.spec.name.clone());
         self.on_model(site, move |bench, model| {
+            let manifest = expected.manifest();
             let moved = records.iter().find(|record| match model.observe(&record.path) {
                 // One that could not be waited out is hashed again by whoever checks next.
                 Observed::Present(found) => found != record.identity && found.distrusted() != record.identity,
@@ -261,7 +272,7 @@ impl Work {
                 return Err(WorkError::Changed { path: record.path.clone() });
             }
             let (program, host) = bench.witness.clone();
-            let receipt = Receipt::seal(&manifest, records, Witness { at: clock::now(), program, host })?;
+            let receipt = Receipt::seal(manifest, records, Witness { at: clock::now(), program, host })?;
             // After the looks, which take their time where there are many files.
             (bench.may_write)()?;
             model.store_receipt(&receipt)?;

@@ -79,6 +79,11 @@ fn look(name: ModelName, dir: &ModelDir, pulse: &Pulse) -> Result<Model, VolumeE
         })
     };
     let (current, pending) = (read(dir.manifest()), read(dir.pending_manifest()));
+    let receipt = current.as_ref().map(|manifest| dir.receipt(manifest));
+    // What was changed on purpose may have another size. A pending manifest that it does not fit is told by
+    // the pull.
+    let expected = |manifest: Manifest| dir.expected(manifest.clone()).map_or(manifest, |held| held.into_parts().0);
+    let (current, pending) = (current.map(expected), pending.map(expected));
     let left = leftovers(dir)?;
     let allocated = allocated(&left);
     let lacking_of = |manifest: &Manifest| {
@@ -95,7 +100,6 @@ fn look(name: ModelName, dir: &ModelDir, pulse: &Pulse) -> Result<Model, VolumeE
         }
         lacking
     };
-    let receipt = current.as_ref().map(|manifest| dir.receipt(manifest));
     let of_current = current.as_ref().map(&lacking_of).unwrap_or_default();
     let of_pending = pending.as_ref().map(&lacking_of).unwrap_or_default();
     let state = match (trouble, receipt) {

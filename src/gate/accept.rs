@@ -30,6 +30,12 @@ pub struct Who {
     pub host: String,
 }
 
+/// The name of this host.
+#[must_use]
+pub fn here() -> String {
+    super::verify::host()
+}
+
 /// What is to be taken for right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acceptance {
@@ -77,6 +83,12 @@ pub enum AcceptError {
         /// The path.
         path: RepoPath,
     },
+    /// Nothing to undo.
+    #[error("{path} was not changed here on purpose, as far as anybody said, so there is nothing to undo")]
+    NotAccepted {
+        /// The path.
+        path: RepoPath,
+    },
     /// A file that nobody edits by hand.
     #[error("{path} holds weights: other bytes there are damage, unless somebody is sure")]
     Weights {
@@ -108,7 +120,7 @@ impl AcceptError {
     pub const fn code(&self) -> Code {
         match self {
             Self::NoManifest { .. } => Code::UnknownModel,
-            Self::NotInManifest { .. } => Code::Usage,
+            Self::NotInManifest { .. } | Self::NotAccepted { .. } => Code::Usage,
             Self::NotThere { .. } => Code::Incomplete,
             Self::Weights { .. } => Code::Refused,
             Self::Unreadable { why, .. } => why.code(),
@@ -126,6 +138,7 @@ impl AcceptError {
                 "paths are those of the repository; a file beyond them needs no word, unless a policy of the gate minds it"
             }
             Self::NotThere { .. } => "muster pull brings the published file back; put an empty file there if that is meant",
+            Self::NotAccepted { .. } => "muster gate and muster status name what was; muster pull mends the rest",
             Self::Weights { .. } => "muster verify tells what is wrong with it; --force accepts it all the same",
             Self::Unreadable { why: Why::Changing, .. } => "try again when nobody writes to it any more",
             Self::Unreadable { .. } => "make it a readable regular file, then try again",

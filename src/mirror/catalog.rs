@@ -154,6 +154,9 @@ impl Model {
         }
         let Some(manifest) = dir.manifest()? else { return Ok(Err("it has no manifest")) };
         let Some(receipt) = dir.receipt(&manifest)? else { return Ok(Err("it has no receipt")) };
+        if !dir.local_edits()?.files().is_empty() {
+            return Ok(Err("files were changed here on purpose, and what is served must be what was published"));
+        }
         if !manifest.source().selection.is_everything() {
             return Ok(Err("only a selection of its files is here, which would look like the whole repository"));
         }

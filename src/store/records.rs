@@ -40,6 +40,10 @@ pub enum Phase {
     Resumed,
     /// A job was given up by a user.
     Cancelled,
+    /// A file was taken for right as somebody changed it.
+    Accepted,
+    /// That was undone.
+    Undone,
     /// A model was removed.
     Removed,
     /// A job ended with an error.
@@ -62,6 +66,8 @@ impl Phase {
             Self::Paused => "paused",
             Self::Resumed => "resumed",
             Self::Cancelled => "cancelled",
+            Self::Accepted => "accepted",
+            Self::Undone => "undone",
             Self::Removed => "removed",
             Self::Failed => "failed",
         }

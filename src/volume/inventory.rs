@@ -19,11 +19,12 @@ use crate::core::repo_path::OWN_DIR;
 /// Names that the owner's area has.
 const AREA: [&str; 7] = ["owners", "state", "quarantine", "log", "retired", "status.json", "api.sock"];
 /// Names that our folder in a model directory has.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     "manifest.json",
     "manifest.pending.json",
     "receipt.json",
     "receipt.previous.json",
+    "local.json",
     "in-use",
     "partial",
     "retired",

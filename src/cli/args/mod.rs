@@ -6,6 +6,7 @@
 
 #![allow(clippy::doc_markdown, reason = "comments of arguments are their help, and help is no Markdown")]
 
+mod accept;
 mod gate;
 mod jobs;
 mod limit;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use accept::AcceptArgs;
 pub use gate::{GateArgs, VerifyArgs, Wait};
 pub use jobs::{CancelArgs, PauseArgs, RemoveArgs, ResumeArgs};
 pub use limit::LimitArgs;
@@ -95,6 +97,8 @@ pub enum Verb {
     Gate(GateArgs),
     /// Hashes every file of a model again and refreshes its receipt
     Verify(VerifyArgs),
+    /// Takes files that were changed on purpose for right
+    Accept(AcceptArgs),
     /// Stops a download; what is durable is kept
     Pause(PauseArgs),
     /// Goes on with a paused or failed download
@@ -216,7 +220,7 @@ mod tests {
 
     #[test]
     fn verbs_that_do_not_exist_yet_are_not_in_the_tree() {
-        for verb in ["accept", "adopt", "repair", "scrub", "keygen", "sign", "help"] {
+        for verb in ["adopt", "repair", "scrub", "keygen", "sign", "help"] {
             assert!(parsed(&format!("muster {verb}")).is_err(), "{verb}");
         }
     }

@@ -3,6 +3,7 @@
 use crate::cli::args::ListArgs;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, facts, runtime};
+use crate::core::local_edits::in_words;
 use crate::core::repo::RepoKind;
 use crate::core::status::ModelStatus;
 use crate::core::units;
@@ -39,6 +40,9 @@ fn table(models: &[ModelStatus]) -> String {
 fn row(model: &ModelStatus) -> [String; 4] {
     let kind = if model.repo_type == RepoKind::Model { String::new() } else { format!("{} ", model.repo_type) };
     let repo = format!("{kind}{}@{}", model.repo, model.revision);
-    let size = model.bytes.map(|bytes| units::bytes(bytes.total)).unwrap_or_default();
-    [model.id.to_string(), repo, model.state.word().to_owned(), size]
+    let mut last = model.bytes.map(|bytes| units::bytes(bytes.total)).unwrap_or_default();
+    if let Some(edits) = in_words(&model.local_edits) {
+        last = format!("{last}  {edits}");
+    }
+    [model.id.to_string(), repo, model.state.word().to_owned(), last]
 }

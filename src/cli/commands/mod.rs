@@ -4,6 +4,7 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "a verb owns its arguments and its context, used up or not")]
 
+pub mod accept;
 pub mod cancel;
 pub mod completions;
 pub mod daemon;
@@ -39,6 +40,7 @@ pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
         Verb::History(args) => history::run(args, context),
         Verb::Gate(args) => gate::run(args, context),
         Verb::Verify(args) => verify::run(args, context),
+        Verb::Accept(args) => accept::run(args, context),
         Verb::Pause(args) => pause::run(args, context),
         Verb::Resume(args) => resume::run(args, context),
         Verb::Cancel(args) => cancel::run(args, context),

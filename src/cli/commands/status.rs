@@ -16,6 +16,7 @@ use crate::cli::ui::printable;
 use crate::cli::{Context, resolve, runtime};
 use crate::clock;
 use crate::core::job::JobState;
+use crate::core::local_edits::in_words;
 use crate::core::status::{ModelStatus, Report};
 use crate::limits::PROGRESS_LINE_EVERY;
 use crate::volume::Volume;
@@ -176,6 +177,7 @@ fn lines(model: &ModelStatus) -> Vec<String> {
         let _ = write!(line, "  only {selection}");
     }
     let mut lines = vec![line];
+    lines.extend(in_words(&model.local_edits).map(|words| format!("  {words}")));
     if let Some(error) = &model.error {
         lines.push(format!("  error: {}", error.message));
         lines.extend(error.hint.as_ref().map(|hint| format!("  hint: {hint}")));

@@ -20,6 +20,8 @@ use crate::cli::resolve::PullRequest;
 use crate::cli::{Context, resolve, runtime, ui::Ui};
 use crate::config::{Environment, Settings};
 use crate::core::code::Code;
+use crate::core::job::JobSpec;
+use crate::core::local_edits::{LocalEdits, in_words};
 use crate::core::manifest::Manifest;
 use crate::core::units;
 use crate::daemon::WorkError;
@@ -39,6 +41,26 @@ pub fn run(args: PullArgs, context: Context) -> Result<Exit, Failure> {
     }
     let signals = move || Signals::listen()?.and_hangup(detached);
     runtime::run_to_a_bounded_end(signals, Pull { request, settings, ui, environment, detached }.run())
+}
+
+/// Brings what a directory lacks, and tells nothing of it at the end. Returns how it was stopped, if
+/// it was.
+///
+/// # Errors
+/// What the user is told.
+pub(super) fn complete(spec: JobSpec, context: &Context) -> Result<Option<Exit>, Failure> {
+    let request = PullRequest { spec, dry_run: false, detach: false, wait_for_owner: false };
+    let (settings, ui, environment) = (context.settings.clone(), context.ui.clone(), context.environment.clone());
+    let pull = Pull { request, settings, ui, environment, detached: false };
+    runtime::run(async {
+        let mut signals = Signals::listen()?;
+        let config = hub_config(&pull.settings)?;
+        // Its manifest is there: nobody has to be asked.
+        let reserve = pull.settings.reserve.value.fixed().map(crate::config::Size::bytes);
+        let seen = preview(&pull.settings.volume.value, &pull.request.spec, None, reserve).await;
+        let seen = seen.map_err(|error| CliError::from(&error))?;
+        Ok(if seen.complete { None } else { foreground::pull(&pull, config, seen, &mut signals).await? })
+    })
 }
 
 struct Pull {
@@ -68,23 +90,23 @@ impl Pull {
             return self.tell_preview(&seen);
         }
         if seen.complete {
-            return self.tell_done(&seen.resolved.manifest);
+            return self.tell_done(&seen.resolved.manifest, &seen.edits);
         }
         seen.check_space().map_err(|error| CliError::from(&error))?;
         if self.request.detach {
             return background::start(&self);
         }
-        let manifest = seen.resolved.manifest.clone();
+        let (manifest, edits) = (seen.resolved.manifest.clone(), seen.edits.clone());
         match foreground::pull(&self, config, seen, &mut signals).await? {
             Some(exit) => Ok(exit),
-            None => self.tell_done(&manifest),
+            None => self.tell_done(&manifest, &edits),
         }
     }
 
     /// The directory, alone.
-    fn tell_done(&self, manifest: &Manifest) -> Result<Exit, Failure> {
+    fn tell_done(&self, manifest: &Manifest, edits: &LocalEdits) -> Result<Exit, Failure> {
         let directory = self.settings.volume.value.join(self.request.spec.name.as_str());
-        self.ui.note(&done_line(manifest));
+        self.ui.note(&done_line(manifest, edits));
         if self.ui.is_json() {
             self.ui.result_json(&json!({
                 "id": self.request.spec.name,
@@ -93,6 +115,7 @@ impl Pull {
                 "files": manifest.files().len(),
                 "shards": manifest.shard_count(),
                 "bytes": manifest.total_bytes(),
+                "local_edits": edits.files(),
             }))?;
         } else {
             // A name to go on with, whatever is in it.
@@ -162,14 +185,15 @@ fn looks(every: Duration) -> Interval {
     looks
 }
 
-fn done_line(manifest: &Manifest) -> String {
+fn done_line(manifest: &Manifest, edits: &LocalEdits) -> String {
     let files = units::count(manifest.files().len() as u64, "file");
     let shards = match manifest.shard_count() {
         0 => String::new(),
         count => format!(", all {}", units::count(count as u64, "shard")),
     };
     let size = units::bytes(manifest.total_bytes());
-    format!("complete: {size}, {files}{shards} verified, commit {}", manifest.source().commit)
+    let edits = in_words(edits.files()).map(|words| format!(", {words}")).unwrap_or_default();
+    format!("complete: {size}, {files}{shards} verified, commit {}{edits}", manifest.source().commit)
 }
 
 /// A count that does not pretend to be exact: half a step of its first digit, upwards.
