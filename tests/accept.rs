@@ -19,6 +19,7 @@ const SHARD: &str = "model-00002-of-000003.safetensors";
 const EDITED: &str = "{\"edited\": \"by hand\", \"kv_cache_dtype\": \"auto\"}\n";
 const REASON: &str = "no FP8 KV cache on these GPUs";
 
+const ACCEPT_SCHEMA: &str = include_str!("../src/api/schema/accept.v1.json");
 const GATE_SCHEMA: &str = include_str!("../src/api/schema/gate.v1.json");
 const VERIFY_SCHEMA: &str = include_str!("../src/api/schema/verify.v1.json");
 const STATUS_SCHEMA: &str = include_str!("../src/api/schema/status.v1.json");
@@ -122,7 +123,11 @@ fn an_edited_file_is_refused_until_it_is_accepted_and_again_when_it_changes_agai
     let out = site.gate(&[]).expect_code(0);
     assert!(out.stderr.contains("1 file changed here on purpose: config.json"), "{out}");
     let json = site.gate_json();
-    assert_eq!((&json["files"]["hashed"], &json["files"]["trusted"]), (&0.into(), &11.into()), "a quick gate trusts it");
+    assert_eq!(
+        (&json["files"]["hashed"], &json["files"]["trusted"]),
+        (&0.into(), &11.into()),
+        "a quick gate trusts it"
+    );
     flip_byte(&site.path(CONFIG), 3);
     let flipped = site.read(CONFIG);
     let out = site.gate(&[]).expect_code(11);
@@ -234,6 +239,9 @@ fn a_file_with_the_published_bytes_needs_no_word_and_an_old_record_of_it_goes() 
     let published = site.read(CONFIG);
     let out = site.accept(&[CONFIG]).expect_code(0);
     assert!(out.stdout.contains("nothing to accept"), "{out}");
+    let json = site.accept(&[CONFIG, "--json"]).expect_code(0).json();
+    assert_valid(ACCEPT_SCHEMA, &json);
+    assert_eq!((&json["unchanged"][0], &json["receipt"]), (&CONFIG.into(), &true.into()));
     assert!(!site.path(".muster/local.json").exists());
     site.write(CONFIG, EDITED);
     site.accept(&[CONFIG]).expect_code(0);
@@ -245,6 +253,22 @@ fn a_file_with_the_published_bytes_needs_no_word_and_an_old_record_of_it_goes() 
     let out = site.gate(&[]).expect_code(0);
     assert!(!out.all().contains("on purpose"), "{out}");
     assert_complete(&site.world.model("org/model"), &site.hub.repo("org/model"));
+}
+
+// class: verify-cost
+#[test]
+fn harmless_changes_of_an_accepted_file_cost_one_hash_of_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let site = Site::accepted();
+    fs::set_permissions(site.path(CONFIG), fs::Permissions::from_mode(0o600)).unwrap();
+    let hashed = || {
+        let json = site.run(&["gate", "org/model", "--json"]).expect_code(0).json();
+        json["files"]["hashed"].as_u64().unwrap()
+    };
+    assert_eq!(hashed(), 1);
+    std::thread::sleep(Duration::from_millis(30));
+    hashed();
+    assert_eq!(hashed(), 0, "it was remembered");
 }
 
 // class: wrong-bytes
@@ -310,8 +334,9 @@ fn what_was_accepted_keeps_the_date_of_what_was_verified_before() {
 #[test]
 fn an_undo_sets_the_edit_aside_and_fetches_the_published_file_alone() {
     let site = Site::accepted();
-    let out = site.undo(&[CONFIG]).expect_code(0);
-    assert!(out.stderr.contains("set aside") && out.stdout.contains("as it was published"), "{out}");
+    let out = site.undo(&[CONFIG, "--json"]).expect_code(0);
+    assert_valid(ACCEPT_SCHEMA, &out.json());
+    assert!(out.stderr.contains("set aside") && out.json()["set_aside"][0]["file"] == CONFIG, "{out}");
     assert_complete(&site.world.model("org/model"), &site.hub.repo("org/model"));
     assert!(!site.path(".muster/local.json").exists());
     let kept = site.quarantined();
@@ -417,7 +442,15 @@ fn an_update_that_changes_the_same_file_stops_with_12_and_shows_both() {
         let now = if goes { "gone".to_owned() } else { site.hub.repo("org/model").get(CONFIG).oid() };
         let before = trace(&site.world.model("org/model"));
         let out = site.run(&["pull", "org/model"]).expect_code(12);
-        for part in [CONFIG, REASON, &was, &now, &sha256_hex(EDITED), "muster accept --undo", "--no-update"] {
+        for part in [
+            CONFIG,
+            REASON,
+            &was,
+            &now,
+            &sha256_hex(EDITED),
+            "muster accept org/model --undo config.json",
+            "--no-update",
+        ] {
             assert!(out.stderr.contains(part), "{part}: {out}");
         }
         assert_eq!(trace(&site.world.model("org/model")), before, "nothing was touched");
@@ -530,6 +563,10 @@ fn an_edit_over_another_published_file_than_the_manifests_is_told() {
     assert!(out.all().contains("accept org/model --undo config.json"), "{out}");
     site.run(&["pull", "org/model"]).expect_code(12);
     assert_eq!(site.read(CONFIG), EDITED.as_bytes());
+    site.accept(&[CONFIG]).expect_code(0);
+    site.gate(&[]).expect_code(0);
+    site.write(".muster/local.json", &record.to_string());
+    site.gate(&[]).expect_code(12);
     site.undo(&[CONFIG]).expect_code(0);
     assert_complete(&site.world.model("org/model"), &site.hub.repo("org/model"));
     site.gate(&[]).expect_code(0);
@@ -609,15 +646,17 @@ fn a_kill_at_any_step_leaves_a_closed_gate_or_one_of_the_two_states() {
                 ended = true;
                 break;
             }
-            // Back to where it began, by the verbs that people have.
-            site.run(&["pull", "org/model"]);
+            // Whatever was left, a pull completes it, and either state can be brought about again.
+            site.run(&["pull", "org/model"]).expect_code(0);
+            site.gate(&["--no-remember"]).expect_code(0);
+            if site.path(".muster/local.json").exists() && !undo {
+                site.undo(&[CONFIG]).expect_code(0);
+            }
             site.write(CONFIG, EDITED);
             if undo {
                 site.accept(&[CONFIG]).expect_code(0);
-            } else {
-                let _none = fs::remove_file(site.path(".muster/local.json"));
+                site.gate(&["--no-remember"]).expect_code(0);
             }
-            site.run(&["verify", "org/model"]);
         }
         assert!(ended, "more steps than were tried");
     }

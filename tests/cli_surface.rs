@@ -9,13 +9,14 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "pull",
     "status",
     "list",
     "history",
     "gate",
     "verify",
+    "accept",
     "pause",
     "resume",
     "cancel",

@@ -13,6 +13,7 @@ use crate::core::code::Code;
 use crate::core::manifest::{Manifest, Source};
 use crate::core::model_name::ModelName;
 use crate::core::repo::{Repo, RepoId, RepoKind, Revision};
+use crate::core::shell::quoted;
 use crate::gate::report::Subject;
 use crate::volume::place::canonical;
 use crate::volume::{ModelDir, Volume};
@@ -218,16 +219,6 @@ fn name_below(path: &Path, volume: &Path) -> Option<ModelName> {
 /// Without `.` components, for display.
 fn plain(path: &Path) -> PathBuf {
     path.components().filter(|component| *component != std::path::Component::CurDir).collect()
-}
-
-/// A word that a shell takes as one.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 #[cfg(test)]

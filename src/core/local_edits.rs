@@ -466,9 +466,8 @@ pub(crate) mod tests {
 
     #[test]
     fn edits_are_counted_and_the_first_are_named() {
-        let some = |count: usize| -> Vec<_> {
-            (0..count).map(|n| edit_of(&entry(&format!("{n}.json"), 1), b"x")).collect()
-        };
+        let some =
+            |count: usize| -> Vec<_> { (0..count).map(|n| edit_of(&entry(&format!("{n}.json"), 1), b"x")).collect() };
         assert_eq!(in_words(&[]), None);
         assert_eq!(in_words(&some(1)).unwrap(), "1 file changed here on purpose: 0.json");
         assert_eq!(in_words(&some(2)).unwrap(), "2 files changed here on purpose: 0.json, 1.json");
@@ -490,10 +489,8 @@ pub(crate) mod tests {
             prop_assert_eq!(expected.manifest().id(), published.id());
             for (was, is) in published.files().iter().zip(expected.manifest().files()) {
                 prop_assert_eq!(&was.path, &is.path);
-                match made.of(&was.path) {
-                    Some(edit) => prop_assert_eq!(&edit.entry(), is),
-                    None => prop_assert_eq!(was, is),
-                }
+                let held = made.of(&was.path).map_or_else(|| was.clone(), LocalEdit::entry);
+                prop_assert_eq!(&held, is);
             }
             let all: Vec<_> = made.files().iter().map(|edit| edit.path.clone()).collect();
             prop_assert_eq!(made.without(&all), LocalEdits::default());

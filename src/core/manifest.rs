@@ -228,7 +228,7 @@ impl Manifest {
             }
         }
         let total = self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size));
-        total.is_some_and(|total| total <= i64::MAX as u64).then_some(self)
+        total.is_some_and(|total| i64::try_from(total).is_ok()).then_some(self)
     }
 
     /// How many files are shards.

@@ -35,6 +35,7 @@ pub mod safetensors;
 pub mod selection;
 pub mod shard_index;
 pub mod shards;
+pub mod shell;
 pub mod speed;
 pub mod status;
 pub mod structure;

@@ -59,7 +59,9 @@ impl Jobs {
     ///
     /// # Errors
     /// [`JobRefusal`]: unknown, being pulled, in use, or the volume fails.
-    pub async fn undo(&self, name: &ModelName, paths: Vec<RepoPath>, force: bool) -> Result<Undone, JobRefusal> {
+    pub async fn undo(&self, name: &ModelName, mut paths: Vec<RepoPath>, force: bool) -> Result<Undone, JobRefusal> {
+        paths.sort();
+        paths.dedup();
         self.alone(name, move |bench, model, name| {
             let undone = undo(bench, model, name, &paths, force)?;
             bench.audit_all(name, Phase::Undone, paths.iter().map(RepoPath::as_str));
@@ -87,7 +89,8 @@ impl Jobs {
                 Err(error) => Err(WorkError::from(error).into()),
             };
             let done = opened.and_then(|model| work(bench, &model, &name));
-            let is_ready = matches!(of_directory(&bench.volume, &name), Ok(Some(found)) if found.state == JobState::Ready);
+            let is_ready =
+                matches!(of_directory(&bench.volume, &name), Ok(Some(found)) if found.state == JobState::Ready);
             let now = if is_ready { JobState::Ready } else { JobState::Damaged };
             jobs.release(&name, |entry, jobs| {
                 if let Ok((_, edits)) = &done {

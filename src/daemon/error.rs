@@ -14,6 +14,7 @@ use crate::core::repo::{CommitId, Repo, Revision};
 use crate::core::repo_path::RepoPath;
 use crate::core::retry::FailureClass;
 use crate::core::selection::Selection;
+use crate::core::shell::quoted;
 use crate::core::units;
 use crate::fetch::{FetchError, OwnershipLost};
 use crate::hub::HubError;
@@ -141,11 +142,18 @@ pub enum WorkError {
         why: String,
     },
     /// A file was changed here on purpose, and by its publisher too.
-    #[error("nothing is updated, for {0}")]
-    EditedBoth(Conflict),
+    #[error("{name} stays as it is, for {conflict}")]
+    EditedBoth {
+        /// The model.
+        name: ModelName,
+        /// The file, and what there is of it.
+        conflict: Conflict,
+    },
     /// A file that was accepted here is not what was accepted. Nobody could fetch it again.
     #[error("{path} was accepted here as it was (\"{reason}\") and is not that any more: {why}")]
     EditSpoiled {
+        /// The model.
+        name: ModelName,
         /// The file.
         path: RepoPath,
         /// Why it was changed.
@@ -182,9 +190,11 @@ pub struct WorkErrorText(pub String);
 
 impl WorkError {
     /// What a directory should hold could not be told.
-    pub(super) fn unexpected(error: VolumeError) -> Self {
+    pub(super) fn unexpected(name: &ModelName, error: VolumeError) -> Self {
         match error {
-            VolumeError::LocalEdits { source: LocalEditsError::Conflict(conflict), .. } => Self::EditedBoth(conflict),
+            VolumeError::LocalEdits { source: LocalEditsError::Conflict(conflict), .. } => {
+                Self::EditedBoth { name: name.clone(), conflict }
+            }
             other => other.into(),
         }
     }
@@ -212,7 +222,7 @@ impl WorkError {
             Self::Receipt(_) | Self::Offline { .. } => Code::Incomplete,
             Self::NoSpace { .. } => Code::NoSpace,
             Self::NotAFile { .. } | Self::Unreadable { .. } | Self::Changed { .. } => Code::CouldNotCheck,
-            Self::EditedBoth(_) => Code::Refused,
+            Self::EditedBoth { .. } => Code::Refused,
             Self::EditSpoiled { why, .. } => why.code(),
             Self::Stopped => Code::Interrupted,
         }
@@ -252,18 +262,19 @@ impl WorkError {
             Self::InUse { .. } => Some("stop what was launched from it, then try again".to_owned()),
             Self::NotAFile { .. } => Some("move it away: muster neither follows nor replaces it".to_owned()),
             Self::Unreadable { .. } => Some("make it readable for this user, or move it away".to_owned()),
-            Self::EditedBoth(conflict) => Some(format!(
-                "`muster accept --undo MODEL {path}` brings the published file back and lets the update go on; what is \
-                 still needed is changed and accepted again afterwards. --no-update stays at this commit",
-                path = conflict.edit.path
+            Self::EditedBoth { name, conflict } => Some(format!(
+                "muster accept {name} --undo {} brings the published file back and lets the update go on; what is still \
+                 needed is changed and accepted again afterwards. --no-update stays at this commit",
+                quoted(conflict.edit.path.as_str())
             )),
-            Self::EditSpoiled { path, why: Why::Missing { .. }, .. } => {
-                Some(format!("`muster accept --undo MODEL {path}` brings the published file"))
+            Self::EditSpoiled { name, path, why, .. } => {
+                let path = quoted(path.as_str());
+                let undo = format!("muster accept {name} --undo {path} brings the published file back");
+                Some(match why {
+                    Why::Missing { .. } => undo,
+                    _ => format!("muster accept {name} {path} --reason TEXT takes it as it is now; {undo}"),
+                })
             }
-            Self::EditSpoiled { path, .. } => Some(format!(
-                "`muster accept MODEL {path} --reason TEXT` takes it as it is now; `muster accept --undo MODEL {path}` brings \
-                 the published file back"
-            )),
             Self::Changed { .. } => Some("pull again: a file that changed is checked anew".to_owned()),
             Self::Offline { .. } => Some("unset HF_HUB_OFFLINE to fetch what is missing".to_owned()),
             Self::Manifest { .. } | Self::Publish(_) | Self::Receipt(_) | Self::Ownership(_) | Self::Stopped => None,

@@ -101,15 +101,12 @@ pub async fn preview(
         Some(model) => is_complete(model, manifest)?,
         None => false,
     };
-    let (edits, present) = match &model {
-        Some(model) => {
-            let expected = model.expected(manifest.clone()).map_err(WorkError::unexpected)?;
-            (expected.edits().clone(), present(model, &held, &expected)?)
-        }
-        None => {
-            let nothing = Present { files_to_fetch: manifest.files().len() as u64, ..Present::default() };
-            (LocalEdits::default(), nothing)
-        }
+    let (edits, present) = if let Some(model) = &model {
+        let expected = model.expected(manifest.clone()).map_err(|error| WorkError::unexpected(&spec.name, error))?;
+        (expected.edits().clone(), present(model, &held, &expected)?)
+    } else {
+        let files_to_fetch = manifest.files().len() as u64;
+        (LocalEdits::default(), Present { files_to_fetch, ..Present::default() })
     };
     let space = room(root)?;
     let reserve = reserve.unwrap_or_else(|| space.default_reserve());

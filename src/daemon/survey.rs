@@ -10,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::error::WorkError;
 use super::held::Held;
 use crate::core::identity::Observed;
-use crate::core::local_edits::{Expected, LocalEdits};
+use crate::core::local_edits::{Expected, LocalEdit, LocalEdits};
 use crate::core::manifest::{FileEntry, Manifest};
+use crate::core::model_name::ModelName;
 use crate::core::plan::FileId;
 use crate::core::reason::Why;
 use crate::core::receipt::{FileRecord, Proved, recorded_files};
@@ -117,6 +118,7 @@ impl Known {
 /// `on_bytes` hears of every read.
 pub(super) fn survey(
     model: &ModelDir,
+    name: &ModelName,
     expected: &Expected,
     known: &Known,
     stop: &CancellationToken,
@@ -129,7 +131,7 @@ pub(super) fn survey(
         let observed = model.observe(&entry.path);
         let record = known.record(&entry.path, &observed);
         if let Some(why) = spoiled(entry, &observed, record.map(|(_, record)| record)) {
-            edit_must_hold(edits, entry, why)?;
+            edit_must_hold(name, edits, entry, why)?;
         }
         match (&observed, record) {
             (_, Some((_, record))) if record.proves(entry) => survey.proved.push(record.clone()),
@@ -146,7 +148,7 @@ pub(super) fn survey(
             (Observed::Present(_), _) => unknown.push(at),
         }
     }
-    survey.hash(model, expected, &unknown, stop, on_bytes)?;
+    survey.hash(model, name, expected, &unknown, stop, on_bytes)?;
     survey.leave(model, manifest, known);
     Ok(survey)
 }
@@ -169,9 +171,10 @@ fn spoiled(entry: &FileEntry, observed: &Observed, record: Option<&FileRecord>) 
 }
 
 /// A file that was changed on purpose is neither fetched nor moved: nobody else has its bytes.
-fn edit_must_hold(edits: &LocalEdits, entry: &FileEntry, why: Why) -> Result<(), WorkError> {
+fn edit_must_hold(name: &ModelName, edits: &LocalEdits, entry: &FileEntry, why: Why) -> Result<(), WorkError> {
     let Some(edit) = edits.of(&entry.path) else { return Ok(()) };
-    Err(WorkError::EditSpoiled { path: edit.path.clone(), reason: edit.reason.clone(), why })
+    let LocalEdit { path, reason, .. } = edit.clone();
+    Err(WorkError::EditSpoiled { name: name.clone(), path, reason, why })
 }
 
 impl Survey {
@@ -183,6 +186,7 @@ impl Survey {
     fn hash(
         &mut self,
         model: &ModelDir,
+        name: &ModelName,
         expected: &Expected,
         unknown: &[usize],
         stop: &CancellationToken,
@@ -198,7 +202,7 @@ impl Survey {
             let answers = hash_files(model, &entries, Pages::Drop, on_bytes);
             for ((at, entry), answer) in some.iter().zip(entries).zip(answers) {
                 if let Err(why @ (Why::Missing { .. } | Why::Bytes { .. } | Why::Size { .. })) = &answer {
-                    edit_must_hold(edits, entry, why.clone())?;
+                    edit_must_hold(name, edits, entry, why.clone())?;
                 }
                 match answer {
                     Ok(hashed) => {

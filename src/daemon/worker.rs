@@ -137,7 +137,8 @@ impl Work {
         let model = self.on_disk(move |bench| bench.volume.create_model(&name)).await?;
         let expected = {
             let (model, manifest) = (model.clone(), manifest.clone());
-            self.bench.blocking.run(move || model.expected(manifest)).await.map_err(WorkError::unexpected)?
+            let expected = self.bench.blocking.run(move || model.expected(manifest)).await;
+            expected.map_err(|error| WorkError::unexpected(&self.spec.name, error))?
         };
         self.live.keep_edits(expected.edits());
         let current = held.current.clone();
@@ -228,7 +229,7 @@ impl Work {
                 Vec::new()
             });
             let known = Known::load(model, &held, stored)?;
-            survey(model, &expected, &known, &stop, &|_| live.enter(JobState::Verifying, Some("hashing")))
+            survey(model, &name, &expected, &known, &stop, &|_| live.enter(JobState::Verifying, Some("hashing")))
         });
         select! {
             surveyed = surveyed => surveyed,

@@ -137,7 +137,9 @@ impl AcceptError {
             Self::NotInManifest { .. } => {
                 "paths are those of the repository; a file beyond them needs no word, unless a policy of the gate minds it"
             }
-            Self::NotThere { .. } => "muster pull brings the published file back; put an empty file there if that is meant",
+            Self::NotThere { .. } => {
+                "muster pull brings the published file back; put an empty file there if that is meant"
+            }
             Self::NotAccepted { .. } => "muster gate and muster status name what was; muster pull mends the rest",
             Self::Weights { .. } => "muster verify tells what is wrong with it; --force accepts it all the same",
             Self::Unreadable { why: Why::Changing, .. } => "try again when nobody writes to it any more",

@@ -8,6 +8,7 @@ use super::report::Subject;
 use crate::core::local_edits::is_weights;
 use crate::core::reason::{Reason, Why};
 use crate::core::repo_path::RepoPath;
+use crate::core::shell::quoted;
 
 /// Files that one hint names.
 const NAMED_MAX: usize = 5;
@@ -55,20 +56,20 @@ fn need<'a>(reason: &'a Reason, answer: &Answer) -> Option<(Need, &'a RepoPath)>
     match &reason.why {
         Why::Missing { .. } if is_edit => Some((Need::Undo, path)),
         Why::Bytes { .. } | Why::Size { .. } | Why::NotRegular if is_edit => Some((Need::Again, path)),
-        Why::Bytes { disguised: false, .. } | Why::Size { .. } if !is_weights(path, size()) => {
-            Some((Need::Word, path))
-        }
+        Why::Bytes { disguised: false, .. } | Why::Size { .. } if !is_weights(path, size()) => Some((Need::Word, path)),
         _ => None,
     }
 }
 
 fn words(need: Need, paths: &[&RepoPath], subject: &Subject) -> String {
     let accept = &subject.accept;
-    let names = paths.iter().map(|path| path.as_str()).collect::<Vec<_>>().join(" ");
+    let names = paths.iter().map(|path| quoted(path.as_str())).collect::<Vec<_>>().join(" ");
     let force = if paths.iter().any(|path| is_weights(path, 0)) { " --force" } else { "" };
     match need {
         Need::Word => {
-            format!("changed on purpose? {accept} {names} --reason TEXT takes it as it is, and names it in every verdict")
+            format!(
+                "changed on purpose? {accept} {names} --reason TEXT takes it as it is, and names it in every verdict"
+            )
         }
         Need::Again => format!(
             "{accept} {names} --reason TEXT{force} takes it as it is now; {accept} --undo {names} brings the published file back"

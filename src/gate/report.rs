@@ -364,7 +364,9 @@ impl Fix {
                     Self::Fetch
                 }
             }
-            Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } | Why::EditsUnreadable { .. } => Self::Program,
+            Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } | Why::EditsUnreadable { .. } => {
+                Self::Program
+            }
             // `edited` knows the words.
             Why::EditedBoth(_) => Self::Pin,
             Why::Unreadable { .. } => Self::Readable,

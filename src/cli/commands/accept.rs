@@ -83,7 +83,9 @@ fn tell_accepted(model: &Model, report: &EditsReport, context: &Context) -> Resu
     }
     if !report.receipt {
         let verify = command_on("verify", model, settings);
-        ui.note(&format!("hint: there is no receipt, so the gate stays closed: {verify} hashes everything and writes one"));
+        ui.note(&format!(
+            "hint: there is no receipt, so the gate stays closed: {verify} hashes everything and writes one"
+        ));
     }
     Ok(Exit::Success)
 }
@@ -119,9 +121,7 @@ fn undo(model: &Model, paths: Vec<RepoPath>, force: bool, context: &Context) -> 
             Err(Failure::Error(error)) => {
                 let rest = error.hint.clone().map(|hint| format!("; {hint}")).unwrap_or_default();
                 let told = error.context("the edit is undone, and the published file could not be brought");
-                return Err(told
-                    .hint(format!("{command} brings it; until then the gate is closed{rest}"))
-                    .into());
+                return Err(told.hint(format!("{command} brings it; until then the gate is closed{rest}")).into());
             }
             Err(other) => return Err(other),
         }

@@ -7,6 +7,7 @@ use crate::cli::exit::{CliError, Exit, Failure};
 /// Name and text of every schema. A new one is a file in `src/api/schema/` and a line here:
 /// `("status", include_str!("../../api/schema/status.v1.json"))`.
 pub const SCHEMAS: &[(&str, &str)] = &[
+    ("accept", include_str!("../../api/schema/accept.v1.json")),
     ("doctor", include_str!("../../api/schema/doctor.v1.json")),
     ("error", include_str!("../../api/schema/error.v1.json")),
     ("event", include_str!("../../api/schema/event.v1.json")),

@@ -1,7 +1,7 @@
 //! Bodies and paths of HTTP requests and answers, ours on both ends, and the status file.
 
 use axum::body::Bytes;
-use muster::api::dto::{Health, History, Refusal, Removal, SeenVerdict, Submission};
+use muster::api::dto::{Accepting, EditsReport, Health, History, Refusal, Removal, SeenVerdict, Submission, Undoing};
 use muster::cli::progress::{Line, status_line};
 use muster::core::job::JobSpec;
 use muster::core::model_name::ModelName;
@@ -31,6 +31,17 @@ pub(super) fn requests(bytes: &[u8]) {
     }
     let _ = serde_json::from_slice::<Removal>(&bytes).is_ok_and(|removal| removal.now);
     if let Ok(body) = serde_json::from_slice::<SeenVerdict>(&bytes) {
+        survives(&body);
+    }
+    if let Ok(body) = serde_json::from_slice::<Accepting>(&bytes) {
+        body.paths.iter().for_each(is_safe);
+        survives(&body);
+    }
+    if let Ok(body) = serde_json::from_slice::<Undoing>(&bytes) {
+        body.paths.iter().for_each(is_safe);
+        survives(&body);
+    }
+    if let Ok(body) = serde_json::from_slice::<EditsReport>(&bytes) {
         survives(&body);
     }
     if let Ok(body) = serde_json::from_slice::<Refusal>(&bytes) {

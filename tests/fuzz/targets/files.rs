@@ -8,6 +8,7 @@ use muster::core::claims::{self as format, Claims};
 use muster::core::digest::{Digest, Sha256};
 use muster::core::fold::Folding;
 use muster::core::job::Job;
+use muster::core::local_edits::{Expected, LocalEdit, LocalEdits, Published};
 use muster::core::manifest::{FileEntry, Manifest};
 use muster::core::range_set::RangeSet;
 use muster::core::receipt::{self, FileRecord, Receipt};
@@ -80,6 +81,36 @@ pub(super) fn receipt(bytes: &[u8]) {
             assert_eq!(Receipt::from_json(&receipt.to_json(), &MANIFEST).expect("it can be read"), receipt);
             let (_, again) = receipt::recorded_files(&receipt.to_json()).expect("it can be read");
             assert_eq!(again, receipt.files());
+        }
+        Err(error) => drop(one_line(&error)),
+    }
+}
+
+pub(super) fn local_edits(bytes: &[u8]) {
+    let edits = match LocalEdits::from_json(bytes) {
+        Ok(edits) => edits,
+        Err(error) => return drop(one_line(&error)),
+    };
+    assert!(edits.files().windows(2).all(|pair| pair[0].path < pair[1].path), "sorted, and no path twice");
+    assert_eq!(LocalEdits::from_json(&edits.to_json()).expect("what was written can be read"), edits);
+    for edit in edits.files() {
+        is_safe(&edit.path);
+        assert_eq!(edits.of(&edit.path), Some(edit));
+        let reason = edit.reason.to_string();
+        assert!(!reason.trim().is_empty() && !reason.chars().any(char::is_control));
+    }
+    if let Some(words) = muster::core::local_edits::in_words(edits.files()) {
+        drop(one_line(&words));
+    }
+    match Expected::of(MANIFEST.clone(), edits.clone()) {
+        Ok(expected) => {
+            assert_eq!(expected.manifest().id(), MANIFEST.id());
+            for (published, held) in MANIFEST.files().iter().zip(expected.manifest().files()) {
+                let edit = edits.of(&published.path);
+                assert_eq!(edit.map_or_else(|| published.clone(), LocalEdit::entry), *held);
+                assert!(edit.is_none_or(|edit| edit.published == Published::from(published)));
+            }
+            assert!(i64::try_from(expected.manifest().total_bytes()).is_ok());
         }
         Err(error) => drop(one_line(&error)),
     }

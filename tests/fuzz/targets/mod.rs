@@ -26,6 +26,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("history", files::history),
     ("limits", answers::limits),
     ("link", answers::link),
+    ("local-edits", files::local_edits),
     ("manifest", files::manifest),
     ("memory", files::memory),
     ("mirror", bodies::mirror),
