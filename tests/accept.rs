@@ -148,7 +148,7 @@ fn every_output_names_what_was_changed_on_purpose() {
     let out = site.accept(&[CONFIG, "generation_config.json"]).expect_code(0);
     let named = "2 files changed here on purpose: config.json, generation_config.json";
     assert!(out.stdout.contains(named), "{out}");
-    for verb in [&["gate"][..], &["gate", "--full"], &["verify"], &["pull"], &["status"]] {
+    for verb in [&["gate"][..], &["gate", "--full"], &["verify"], &["pull"], &["pull", "--dry-run"], &["status"]] {
         let out = site.world.args([verb[0], "org/model"].iter().chain(&verb[1..])).run().expect_code(0);
         assert!(out.all().contains(named), "{verb:?}: {out}");
     }
@@ -591,6 +591,12 @@ fn a_copy_of_the_directory_brings_its_edits_along() {
     let out = ask().expect_code(0);
     assert!(out.stdout.contains("2 files changed here on purpose"), "{out}");
     assert!(!copy.parent().unwrap().join(".muster").exists());
+    // The way back needs a pull, for which the folder above is the volume.
+    let world = site.world.clone().without_env("MUSTER_VOLUME");
+    let out = world.args(["accept"]).arg(&copy).args(["--undo", CONFIG, "generation_config.json"]).run();
+    out.expect_code(0);
+    assert_complete(&copy, &site.hub.repo("org/model"));
+    ask().expect_code(0);
 }
 
 // class: mirror

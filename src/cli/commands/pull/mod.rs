@@ -145,6 +145,7 @@ impl Pull {
                 "space": {"free": seen.free(), "reserve": seen.reserve},
                 "requests": seen.requests(),
                 "complete": seen.complete,
+                "local_edits": seen.edits.files(),
             }))?;
         } else {
             self.ui.result(&preview_line(seen))?;
@@ -208,8 +209,9 @@ fn preview_line(seen: &Preview) -> String {
         0 => String::new(),
         count => format!("{}, ", units::count(count as u64, "shard")),
     };
+    let edits = in_words(seen.edits.files()).map(|words| format!("; {words}")).unwrap_or_default();
     format!(
-        "{}, {shards}{} to fetch, {} present; free {} after reserve; about {} Hub requests; commit {}; {}",
+        "{}, {shards}{} to fetch, {} present; free {} after reserve; about {} Hub requests; commit {}; {}{edits}",
         units::count(manifest.files().len() as u64, "file"),
         units::bytes(seen.to_fetch()),
         units::bytes(seen.present.bytes),
