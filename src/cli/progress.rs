@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ui::{Ui, printable};
 use crate::core::job::JobState;
-use crate::core::status::{Bytes, Count, LimitOf, LimitStatus, ModelStatus};
+use crate::core::status::{Bytes, Count, Hashing, LimitOf, LimitStatus, ModelStatus};
 use crate::core::units;
 use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTER};
 
@@ -18,7 +18,9 @@ use crate::limits::{PROGRESS_LINE_EVERY, PROGRESS_LINE_MIN_GAP, STALL_SHOWN_AFTE
 #[must_use]
 pub fn status_line(model: &ModelStatus) -> String {
     let mut parts = vec![model.id.to_string(), word(model).to_owned()];
-    if is_unseen(model) {
+    if let Some(Hashing { total, hashed }) = model.hashing {
+        parts.push(format!("{} of {} hashed", units::bytes_beside(hashed, total), units::bytes(total)));
+    } else if is_unseen(model) {
         parts.extend(totals(model));
     } else {
         parts.extend(count(model));
@@ -59,7 +61,8 @@ pub struct Line {
 
 impl From<&ModelStatus> for Line {
     fn from(model: &ModelStatus) -> Self {
-        let (done, total) = model.bytes.map_or((0, 0), |bytes| (bytes.received, bytes.total));
+        let received = || model.bytes.map_or((0, 0), |bytes| (bytes.received, bytes.total));
+        let (done, total) = model.hashing.map_or_else(received, |hashing| (hashing.hashed, hashing.total));
         Self { phase: word(model).to_owned(), done, total, text: status_line(model) }
     }
 }
@@ -209,6 +212,7 @@ mod tests {
             files: None,
             shards: None,
             bytes: None,
+            hashing: None,
             rate_bytes_per_s: None,
             eta_s: None,
             last_byte_age_s: None,
@@ -266,6 +270,9 @@ mod tests {
             ..unknown("a", JobState::Resolving)
         };
         assert_eq!(status_line(&known), "a  resolving  119 shards  540.2 GB");
+        let hashing = Some(Hashing { total: 540_200_000_000, hashed: 12_300_000_000 });
+        let hashing = ModelStatus { state: JobState::Verifying, phase: Some("hashing".to_owned()), hashing, ..known.clone() };
+        assert_eq!(status_line(&hashing), "a  hashing  12.3 of 540.2 GB hashed");
         let looked_over = ModelStatus { state: JobState::Verifying, ..known };
         assert_eq!(status_line(&looked_over), "a  verifying  119 shards  540.2 GB");
         let done = ModelStatus {

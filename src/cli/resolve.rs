@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::args::{DaemonArgs, DemoArgs, GateArgs, LimitArgs, MirrorArgs, PullArgs, TransferArgs, Wait};
+use super::args::{AdoptArgs, DaemonArgs, DemoArgs, GateArgs, LimitArgs, MirrorArgs, PullArgs, TransferArgs, Wait};
 use super::exit::CliError;
 use super::repo_text::RepoText;
 use crate::config::{Auto, Environment, Setting, SettingOrigin, Settings, Value};
@@ -33,6 +33,8 @@ pub struct PullRequest {
     pub detach: bool,
     /// Wait while another host owns the volume.
     pub wait_for_owner: bool,
+    /// Remove what is set aside of the model, once it is complete.
+    pub prune: bool,
 }
 
 /// What the user called a model.
@@ -138,6 +140,23 @@ pub struct DemoRequest {
 /// # Errors
 /// A usage error.
 pub fn pull(args: PullArgs, settings: Settings, here: &Path) -> Result<(PullRequest, Settings), CliError> {
+    pull_into(args, "--local-dir", settings, here)
+}
+
+/// `muster adopt`: a pull into the directory that it was given.
+///
+/// # Errors
+/// A usage error.
+pub fn adopt(args: AdoptArgs, settings: Settings, here: &Path) -> Result<(PullRequest, Settings), CliError> {
+    pull_into(args.into_pull(), "DIR", settings, here)
+}
+
+fn pull_into(
+    args: PullArgs,
+    directory_flag: &'static str,
+    settings: Settings,
+    here: &Path,
+) -> Result<(PullRequest, Settings), CliError> {
     let mut settings = transfer(args.transfer, settings, here);
     settings.retry_for = settings.retry_for.overridden("--retry-for", args.retry_for);
     settings.limits.job = settings.limits.job.overridden("--limit", args.limit);
@@ -146,7 +165,7 @@ pub fn pull(args: PullArgs, settings: Settings, here: &Path) -> Result<(PullRequ
     let selection = selection(&args.files, args.include, args.exclude)?;
     let name = match (args.to, args.local_dir) {
         (Some(to), _) => ModelName::parse(&to).map_err(|error| CliError::usage(format!("--to: {error}")))?,
-        (None, Some(directory)) => local_dir(&absolute(here, &directory), &mut settings.volume)?,
+        (None, Some(directory)) => local_dir(&absolute(here, &directory), directory_flag, &mut settings.volume)?,
         (None, None) => ModelName::of(&repo),
     };
     let spec = JobSpec {
@@ -161,7 +180,8 @@ pub fn pull(args: PullArgs, settings: Settings, here: &Path) -> Result<(PullRequ
         reselect: args.reselect,
         update: !args.no_update,
     };
-    Ok((PullRequest { spec, dry_run: args.dry_run, detach: args.detach, wait_for_owner: !args.no_wait }, settings))
+    let PullArgs { dry_run, detach, no_wait, prune, .. } = args;
+    Ok((PullRequest { spec, dry_run, detach, wait_for_owner: !no_wait, prune }, settings))
 }
 
 /// `muster gate`.
@@ -338,8 +358,12 @@ fn file_pattern(file: &str) -> Result<Pattern, CliError> {
 ///
 /// # Errors
 /// A usage error for a directory that can be neither.
-pub fn local_dir(directory: &Path, volume: &mut Setting<PathBuf>) -> Result<ModelName, CliError> {
-    let refuse = |why: String| CliError::usage(format!("--local-dir {}: {why}", directory.display()));
+pub fn local_dir(
+    directory: &Path,
+    flag: &'static str,
+    volume: &mut Setting<PathBuf>,
+) -> Result<ModelName, CliError> {
+    let refuse = |why: String| CliError::usage(format!("{flag} {}: {why}", directory.display()));
     let by_flag = matches!(volume.origin, SettingOrigin::Flag(_));
     if let Ok(below) = directory.strip_prefix(&volume.value) {
         let name = below.to_str().and_then(|name| ModelName::parse(name).ok());
@@ -354,12 +378,12 @@ pub fn local_dir(directory: &Path, volume: &mut Setting<PathBuf>) -> Result<Mode
         return Err(refuse("it has no name".to_owned()));
     };
     let name = ModelName::parse(last).map_err(|error| refuse(error.to_string()))?;
-    *volume = Setting { value: parent.to_owned(), origin: SettingOrigin::Flag("--local-dir") };
+    *volume = Setting { value: parent.to_owned(), origin: SettingOrigin::Flag(flag) };
     Ok(name)
 }
 
 /// Absolute and without `.`, as the paths of the settings are.
-fn absolute(here: &Path, path: &Path) -> PathBuf {
+pub(super) fn absolute(here: &Path, path: &Path) -> PathBuf {
     here.join(path).components().collect()
 }
 

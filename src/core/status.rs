@@ -83,6 +83,9 @@ pub struct ModelStatus {
     pub shards: Option<Count>,
     /// Bytes.
     pub bytes: Option<Bytes>,
+    /// Bytes of files that are there and are being hashed; absent when nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hashing: Option<Hashing>,
     /// Bytes received per second, over the last seconds.
     pub rate_bytes_per_s: Option<u64>,
     /// Seconds to the end at that rate.
@@ -140,6 +143,15 @@ pub struct Bytes {
     pub durable: u64,
     /// In files whose digest matched.
     pub verified: u64,
+}
+
+/// How far hashing of files that are there has come, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hashing {
+    /// To be hashed.
+    pub total: u64,
+    /// Of those, hashed.
+    pub hashed: u64,
 }
 
 #[cfg(test)]

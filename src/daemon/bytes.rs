@@ -50,7 +50,7 @@ impl Work {
             source: HubSource::of(Arc::new(hub.clone()), &site.manifest),
             model: Arc::clone(&site.model),
             writer: bench.writer,
-            quarantine: Arc::new(self.on_disk(|bench| bench.volume.quarantine()).await?),
+            quarantine: Arc::new(self.on_disk(|bench| bench.volume.quarantine()).await?.of_model(&self.spec.name)),
             blocking: bench.blocking.clone(),
             runtime: bench.data.clone(),
             progress: Arc::clone(&self.live.progress),

@@ -21,6 +21,7 @@ use super::resolve::Resolved;
 use crate::clock;
 use crate::core::job::{Job, JobError, JobSpec, JobState};
 use crate::core::model_name::ModelName;
+use crate::core::receipt::FileRecord;
 use crate::fetch::Throttle;
 use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
@@ -97,6 +98,12 @@ impl Jobs {
         }
         self.0.wake.notify_one();
         Ok(())
+    }
+
+    /// Takes proofs of files that are there, from whoever hashed them in this process.
+    pub fn learn(&self, name: &ModelName, proved: &[FileRecord]) {
+        let lost = "what was hashed is not remembered, and is hashed again";
+        self.bench().remembers(self.bench().store.put_files(name, proved), lost);
     }
 
     /// Stops a job; it keeps what it has and waits for [`Jobs::resume`].

@@ -13,7 +13,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::rate::RateWindow;
 use crate::core::repo::CommitId;
 use crate::core::shards::is_shard;
-use crate::core::status::{Bytes, Count};
+use crate::core::status::{Bytes, Count, Hashing};
 use crate::fetch::Progress;
 
 /// The moving parts of one job.
@@ -24,6 +24,7 @@ pub struct Live {
     files: AtomicU64,
     shards: AtomicU64,
     bytes: AtomicU64,
+    hashed: AtomicU64,
     scene: Mutex<Scene>,
 }
 
@@ -35,6 +36,8 @@ struct Scene {
     commit: Option<CommitId>,
     totals: Option<Totals>,
     edits: Arc<[LocalEdit]>,
+    /// Bytes that are being hashed where they lie.
+    to_hash: Option<u64>,
     rate: RateWindow,
 }
 
@@ -60,6 +63,8 @@ pub struct Glimpse {
     pub shards: Option<Count>,
     /// Bytes.
     pub bytes: Option<Bytes>,
+    /// Bytes hashed where they lie, while that goes on.
+    pub hashing: Option<Hashing>,
     /// Bytes received per second.
     pub rate: Option<f64>,
     /// Time to the end at that rate.
@@ -72,6 +77,19 @@ impl Live {
         let mut scene = self.scene();
         scene.state = Some(state);
         scene.phase = phase;
+        scene.to_hash = None;
+    }
+
+    /// The worker hashes so many bytes of files that are there.
+    pub fn hashes(&self, bytes: u64) {
+        self.enter(JobState::Verifying, Some("hashing"));
+        self.hashed.store(0, Relaxed);
+        self.scene().to_hash = Some(bytes);
+    }
+
+    /// So many more of them were hashed.
+    pub fn hashed(&self, bytes: u64) {
+        self.hashed.fetch_add(bytes, Relaxed);
     }
 
     /// What the job is measured against.
@@ -129,6 +147,7 @@ impl Live {
             files: Some(Count { total: totals.files, verified: self.files.load(Relaxed) }),
             shards: Some(Count { total: totals.shards, verified: self.shards.load(Relaxed) }),
             bytes: Some(bytes),
+            hashing: scene.to_hash.map(|total| Hashing { total, hashed: self.hashed.load(Relaxed).min(total) }),
             rate: scene.rate.bytes_per_s(now),
             eta: scene.rate.eta(now, totals.bytes - received),
         }

@@ -157,6 +157,7 @@ fn present(model: &ModelDir, held: &Held, expected: &Expected) -> Result<Present
             bytes = leftover.worth(model, entry, TakeOver::InPlace { same_boot: true })?.max(bytes);
             allocated = leftover.allocated().min(entry.size).max(allocated);
         }
+        bytes = model.beginning_of(entry)?.map_or(0, |found| found.len()).max(bytes);
         present.bytes += bytes;
         present.allocated += allocated;
         present.files_to_fetch += u64::from(bytes < entry.size || entry.size == 0);

@@ -130,6 +130,7 @@ fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
         files: glimpse.files,
         shards: glimpse.shards,
         bytes: glimpse.bytes,
+        hashing: glimpse.hashing.filter(|_| active),
         rate_bytes_per_s: glimpse.rate.filter(|_| active).map(units::whole),
         eta_s: glimpse.eta.filter(|_| active).map(|eta| eta.as_secs()),
         last_byte_age_s: live.progress.last_byte().map(|at| now.saturating_sub(at).as_secs_f64()),
@@ -146,6 +147,7 @@ fn settle(model: &mut ModelStatus) {
         model.state = JobState::Queued;
         model.phase = None;
     }
+    model.hashing = None;
     model.rate_bytes_per_s = None;
     model.eta_s = None;
     model.limit = None;
@@ -170,6 +172,7 @@ fn blank(name: &ModelName, manifest: &Manifest, directory: &Path) -> ModelStatus
         files: None,
         shards: None,
         bytes: None,
+        hashing: None,
         rate_bytes_per_s: None,
         eta_s: None,
         last_byte_age_s: None,

@@ -18,11 +18,8 @@ use crate::core::reason::Why;
 use crate::core::receipt::{FileRecord, Proved, recorded_files};
 use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
-use crate::gate::hash::{Pages, hash_files};
+use crate::gate::hash::{Hashed, Pages, hash_each};
 use crate::volume::{ModelDir, VolumeError};
-
-/// Files hashed between two looks at whether to stop.
-const HASHED_AT_A_TIME: usize = 16;
 
 /// Everything of ours that may speak for a file, by path.
 #[derive(Debug, Default)]
@@ -44,8 +41,21 @@ struct Past {
 pub(super) enum Displace {
     /// Right for this older commit.
     Retire(CommitId),
-    /// Right for none we know.
+    /// Right for none we know, where one of ours was.
     Quarantine,
+    /// Right for none we know, and nothing of ours was ever there: not ours to lose.
+    Keep,
+}
+
+/// What hears of hashing, from several threads.
+pub(super) struct Hearing<'a> {
+    /// Bytes will be hashed.
+    pub(super) begins: &'a (dyn Fn(u64) + Sync),
+    /// So many more were.
+    pub(super) bytes: &'a (dyn Fn(u64) + Sync),
+    /// A file is right.
+    pub(super) proved: &'a (dyn Fn(&FileRecord) + Sync),
+    pub(super) stop: &'a CancellationToken,
 }
 
 /// What was found.
@@ -62,8 +72,14 @@ pub(super) struct Survey {
 }
 
 impl Known {
-    /// Reads the receipts and manifests of the directory and adds what the store remembers.
-    pub(super) fn load(model: &ModelDir, held: &Held, stored: Vec<FileRecord>) -> Result<Self, VolumeError> {
+    /// Reads the receipts and manifests of the directory and adds what the store remembers: before there
+    /// is a manifest, of what `wanted` asks for.
+    pub(super) fn load(
+        model: &ModelDir,
+        held: &Held,
+        wanted: &Manifest,
+        stored: Vec<FileRecord>,
+    ) -> Result<Self, VolumeError> {
         let mut known = Self::default();
         if let Some(current) = &held.current {
             let commit = current.source().commit;
@@ -73,6 +89,11 @@ impl Known {
             // The store does not say of which commit.
             for record in stored {
                 known.learn(record, commit);
+            }
+        } else {
+            let is_wanted = |record: &FileRecord| wanted.file(&record.path).is_some_and(|entry| record.proves(entry));
+            for record in stored.into_iter().filter(is_wanted) {
+                known.learn(record, wanted.source().commit);
             }
         }
         let receipts = [model.previous_receipt_bytes()?, model.receipt_bytes()?];
@@ -103,6 +124,12 @@ impl Known {
         self.0.get(path)?.records.iter().rev().find(|(_, record)| record.identity == *identity)
     }
 
+    /// Where wrong bytes under this name go.
+    fn aside(&self, path: &RepoPath) -> Displace {
+        let ours = self.0.get(path).is_some_and(|past| !past.records.is_empty());
+        if ours { Displace::Quarantine } else { Displace::Keep }
+    }
+
     /// Whether a file of an older manifest stands where a folder is needed for `path`, or the
     /// other way round: such an obstacle leaves by itself.
     fn gives_way(&self, path: &RepoPath, manifest: &Manifest) -> bool {
@@ -115,14 +142,12 @@ impl Known {
 }
 
 /// Looks at every file of the manifest, and at the files of ours that it has no longer. Blocks.
-/// `on_bytes` hears of every read.
 pub(super) fn survey(
     model: &ModelDir,
     name: &ModelName,
     expected: &Expected,
     known: &Known,
-    stop: &CancellationToken,
-    on_bytes: &(dyn Fn(u64) + Sync),
+    hearing: &Hearing<'_>,
 ) -> Result<Survey, WorkError> {
     let (manifest, edits) = (expected.manifest(), expected.edits());
     let mut survey = Survey::default();
@@ -143,12 +168,12 @@ pub(super) fn survey(
                 return Err(WorkError::Unreadable { path: entry.path.clone(), why: why.clone() });
             }
             (Observed::Present(found), _) if found.size != entry.size => {
-                survey.displace(at, entry, Displace::Quarantine);
+                survey.displace(at, entry, known.aside(&entry.path));
             }
             (Observed::Present(_), _) => unknown.push(at),
         }
     }
-    survey.hash(model, name, expected, &unknown, stop, on_bytes)?;
+    survey.hash(model, name, expected, &unknown, known, hearing)?;
     survey.leave(model, manifest, known);
     Ok(survey)
 }
@@ -189,33 +214,36 @@ impl Survey {
         name: &ModelName,
         expected: &Expected,
         unknown: &[usize],
-        stop: &CancellationToken,
-        on_bytes: &(dyn Fn(u64) + Sync),
+        known: &Known,
+        hearing: &Hearing<'_>,
     ) -> Result<(), WorkError> {
         self.rehashed = !unknown.is_empty();
         let (manifest, edits) = (expected.manifest(), expected.edits());
-        for some in unknown.chunks(HASHED_AT_A_TIME) {
-            if stop.is_cancelled() {
-                return Err(WorkError::Stopped);
+        let entries: Vec<&FileEntry> = unknown.iter().map(|at| &manifest.files()[*at]).collect();
+        if self.rehashed {
+            (hearing.begins)(entries.iter().map(|entry| entry.size).sum());
+        }
+        let each = |entry: &FileEntry, answer: Result<Hashed, Why>| -> Result<FileRecord, NotProved> {
+            let record = record(model, entry, answer?)?;
+            (hearing.proved)(&record);
+            Ok(record)
+        };
+        let go_on = || !hearing.stop.is_cancelled();
+        let answers = hash_each(model, &entries, Pages::Drop, hearing.bytes, each, go_on);
+        for ((at, entry), answer) in unknown.iter().zip(entries).zip(answers) {
+            let answer = answer.ok_or(WorkError::Stopped)?;
+            if let Err(NotProved::Why(why @ (Why::Missing { .. } | Why::Bytes { .. } | Why::Size { .. }))) = &answer {
+                edit_must_hold(name, edits, entry, why.clone())?;
             }
-            let entries: Vec<&FileEntry> = some.iter().map(|at| &manifest.files()[*at]).collect();
-            let answers = hash_files(model, &entries, Pages::Drop, on_bytes);
-            for ((at, entry), answer) in some.iter().zip(entries).zip(answers) {
-                if let Err(why @ (Why::Missing { .. } | Why::Bytes { .. } | Why::Size { .. })) = &answer {
-                    edit_must_hold(name, edits, entry, why.clone())?;
+            match answer {
+                Ok(record) => self.proved.push(record),
+                Err(NotProved::Volume(error)) => return Err(error.into()),
+                Err(NotProved::Why(Why::Missing { .. })) => self.wanted.push(FileId(*at)),
+                Err(NotProved::Why(Why::Bytes { .. } | Why::Size { .. })) => {
+                    self.displace(*at, entry, known.aside(&entry.path));
                 }
-                match answer {
-                    Ok(hashed) => {
-                        let settled = model.settle(&hashed.identity)?;
-                        let identity = if settled { hashed.identity } else { hashed.identity.distrusted() };
-                        let record = FileRecord::new(entry.path.clone(), &hashed.proof, identity, Proved::Readback);
-                        self.proved.push(record);
-                    }
-                    Err(Why::Missing { .. }) => self.wanted.push(FileId(*at)),
-                    Err(Why::Bytes { .. } | Why::Size { .. }) => self.displace(*at, entry, Displace::Quarantine),
-                    Err(why) => {
-                        return Err(WorkError::Unreadable { path: entry.path.clone(), why: why.to_string() });
-                    }
+                Err(NotProved::Why(why)) => {
+                    return Err(WorkError::Unreadable { path: entry.path.clone(), why: why.to_string() });
                 }
             }
         }
@@ -234,4 +262,28 @@ impl Survey {
         }
         self.displaced.sort_by(|a, b| a.0.cmp(&b.0));
     }
+}
+
+/// Why a file that was to be hashed has no record.
+enum NotProved {
+    Why(Why),
+    Volume(VolumeError),
+}
+
+impl From<Why> for NotProved {
+    fn from(why: Why) -> Self {
+        Self::Why(why)
+    }
+}
+
+impl From<VolumeError> for NotProved {
+    fn from(error: VolumeError) -> Self {
+        Self::Volume(error)
+    }
+}
+
+/// What is known of a file that was just hashed, once its identity counts.
+fn record(model: &ModelDir, entry: &FileEntry, hashed: Hashed) -> Result<FileRecord, VolumeError> {
+    let Hashed { proof, identity } = hashed;
+    model.settle_record(FileRecord::new(entry.path.clone(), &proof, identity, Proved::Readback))
 }

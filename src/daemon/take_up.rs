@@ -1,11 +1,13 @@
 //! Taking over what earlier writers left of the wanted files.
 //!
 //! Invariants: every partial of another writer is fenced before anything of it is used (P6); the
-//! best one of a file is taken up and the others go, and so does what nobody wants any more.
+//! best one of a file is taken up and the others go, and so does what nobody wants any more. What the
+//! official client left is only copied: it may be at work.
 
 use std::collections::HashMap;
 
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::bench::Bench;
 use super::error::WorkError;
@@ -15,6 +17,7 @@ use crate::core::range_set::RangeSet;
 use crate::fetch::Wanted;
 use crate::volume::ModelDir;
 use crate::volume::adopt::{self, Leftover, TakeOver};
+use crate::volume::foreign::Beginning;
 use crate::volume::partial::{Partial, Resumed};
 use crate::volume::writer::PathHash;
 
@@ -66,9 +69,14 @@ fn best_of(
     }
     ranked.sort_by_key(|(worth, _)| *worth);
     let best = ranked.pop_if(|(worth, _)| *worth > 0);
-    let adopted = match best {
-        None => None,
-        Some((_, best)) => Some(take_over(bench, model, entry, best, stop)?),
+    let beginning = model.beginning_of(entry)?.filter(|found| best.as_ref().is_none_or(|(worth, _)| found.len() > *worth));
+    let adopted = match (beginning, best) {
+        (Some(beginning), best) => {
+            ranked.extend(best);
+            Some(begin_with(bench, model, entry, &beginning, stop)?)
+        }
+        (None, Some((_, best))) => Some(take_over(bench, model, entry, best, stop)?),
+        (None, None) => None,
     };
     discard(bench, model, ranked.into_iter().map(|(_, leftover)| leftover))?;
     Ok(adopted)
@@ -91,6 +99,24 @@ fn take_over(
         return Err(WorkError::Stopped);
     }
     discard(bench, model, source)?;
+    Ok((partial, durable))
+}
+
+/// Copies what the official client has of a file.
+fn begin_with(
+    bench: &Bench,
+    model: &ModelDir,
+    entry: &FileEntry,
+    beginning: &Beginning,
+    stop: &CancellationToken,
+) -> Result<(Partial, RangeSet), WorkError> {
+    (bench.may_write)()?;
+    let Resumed { partial, durable } =
+        Partial::begin_with(model, entry, bench.writer, beginning, &|| !stop.is_cancelled())?;
+    if stop.is_cancelled() {
+        return Err(WorkError::Stopped);
+    }
+    info!(file = %entry.path, bytes = durable.len_bytes(), "begun with what the official client has of it");
     Ok((partial, durable))
 }
 

@@ -59,7 +59,7 @@ impl Swap {
             (bench.may_write)()?;
             model.store_manifest(&self.manifest)?;
         }
-        displace(bench, model, &self.displaced)?;
+        displace(bench, model, &self.name, &self.displaced)?;
         let mut staged = self.staged.into_iter();
         loop {
             let (mut folders, mut named) = (Folders::default(), Vec::new());
@@ -91,15 +91,21 @@ pub(super) fn lock_alone(model: &ModelDir, name: &ModelName) -> Result<Option<In
 
 /// Moves files off their final names, and removes folders that are empty then: one may have a name
 /// that a file is to get.
-pub(super) fn displace(bench: &Bench, model: &ModelDir, displaced: &[(RepoPath, Displace)]) -> Result<(), WorkError> {
-    let quarantine = bench.volume.quarantine()?;
+pub(super) fn displace(
+    bench: &Bench,
+    model: &ModelDir,
+    name: &ModelName,
+    displaced: &[(RepoPath, Displace)],
+) -> Result<(), WorkError> {
+    let quarantine = bench.volume.quarantine()?.of_model(name);
     for (path, how) in displaced {
         let step = || match how {
             Displace::Retire(commit) => model.retire(path, commit),
             Displace::Quarantine => model.quarantine(path, &quarantine).map(Some),
+            Displace::Keep => model.keep_aside(path, &quarantine).map(Some),
         };
         let aside = unless_lost(bench, step, |aside: &Aside| model.put_back(path, aside))?;
-        if let (Some(aside), Displace::Quarantine) = (aside, how) {
+        if let (Some(aside), Displace::Quarantine | Displace::Keep) = (aside, how) {
             warn!(file = %path, kept = %aside.path().display(), "a file with wrong bytes is set aside");
         }
     }

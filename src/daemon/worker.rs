@@ -6,6 +6,7 @@
 //! `update`. Invariant: the receipt is written last, from proofs alone, after another look at
 //! every final name.
 
+use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::select;
@@ -18,7 +19,7 @@ use super::held::Held;
 use super::live::Live;
 use super::resolve::{Resolved, check_place, resolve};
 use super::settling::Settling;
-use super::survey::{Displace, Known, Survey, survey};
+use super::survey::{Displace, Hearing, Known, Survey, survey};
 use super::take_up::take_up;
 use super::update::{self, Swap};
 use crate::clock;
@@ -35,6 +36,9 @@ use crate::hub::{HubClient, Token};
 use crate::store::Phase;
 use crate::volume::publish::Staged;
 use crate::volume::{ModelDir, VolumeError, adopt};
+
+/// What it means that the store does not take what was hashed.
+const REHASHED: &str = "files are not remembered; after a stop they are hashed again";
 
 /// One job being worked on.
 pub(super) struct Work {
@@ -228,8 +232,12 @@ impl Work {
                 warn!(%error, "the store does not answer; files without a receipt are hashed");
                 Vec::new()
             });
-            let known = Known::load(model, &held, stored)?;
-            survey(model, &name, &expected, &known, &stop, &|_| live.enter(JobState::Verifying, Some("hashing")))
+            let known = Known::load(model, &held, expected.manifest(), stored)?;
+            // Remembered one by one: who is stopped does not hash them again.
+            let proved = |record: &FileRecord| bench.remembers(bench.store.put_files(&name, slice::from_ref(record)), REHASHED);
+            let (begins, bytes) = (|all| live.hashes(all), |count| live.hashed(count));
+            let hearing = Hearing { begins: &begins, bytes: &bytes, proved: &proved, stop: &stop };
+            survey(model, &name, &expected, &known, &hearing)
         });
         select! {
             surveyed = surveyed => surveyed,
@@ -254,7 +262,7 @@ impl Work {
             (bench.may_write)()?;
             let _alone = update::lock_alone(model, &name)?;
             update::close_the_gate(bench, model)?;
-            update::displace(bench, model, &displaced)
+            update::displace(bench, model, &name, &displaced)
         })
         .await
     }

@@ -47,11 +47,29 @@ pub(crate) fn hash_files(
     pages: Pages,
     on_bytes: &(dyn Fn(u64) + Sync),
 ) -> Vec<Result<Hashed, Why>> {
+    let answers = hash_each(dir, entries, pages, on_bytes, |_, answer| answer, || true);
+    answers.into_iter().flatten().collect()
+}
+
+/// As [`hash_files`]; each answer goes through `each` as soon as it is there, on the thread that hashed. Once
+/// `go_on` says no, the files that nobody began with have no answer.
+pub(crate) fn hash_each<R: Send>(
+    dir: &ModelDir,
+    entries: &[&FileEntry],
+    pages: Pages,
+    on_bytes: &(dyn Fn(u64) + Sync),
+    each: impl Fn(&FileEntry, Result<Hashed, Why>) -> R + Sync,
+    go_on: impl Fn() -> bool + Sync,
+) -> Vec<Option<R>> {
     // Largest first, so that no thread starts on a huge file when the others are done.
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(entries[*at].size));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let mut answers = in_parallel(cores, &order, |at| (*at, hash_file(dir, entries[*at], pages, on_bytes)));
+    let hash = |at: &usize| {
+        let entry = entries[*at];
+        (*at, go_on().then(|| each(entry, hash_file(dir, entry, pages, on_bytes))))
+    };
+    let mut answers = in_parallel(cores, &order, hash);
     answers.sort_by_key(|(at, _)| *at);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }

@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod check;
+pub mod compare;
 pub(crate) mod edited;
 pub mod exec;
 pub mod explain;

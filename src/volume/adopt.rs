@@ -5,6 +5,7 @@
 //! are copied; only a provably dead writer's file is taken as it is.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 
 use rustix::fs::FileType;
 
@@ -215,7 +216,8 @@ impl Partial {
             TakeOver::InPlace { .. } => take_in_place(Place::of(model, entry, writer)?, &leftover, claimed, how),
             TakeOver::Copy => {
                 let claimed = claimed.trusted(false);
-                copy(Self::create(model, entry, writer)?, &dir, &leftover, &claimed, go_on)
+                let source = dir.open_file(&leftover.file_name())?;
+                copy_ranges(Self::create(model, entry, writer)?, &source, &claimed, go_on)
             }
         }
     }
@@ -282,26 +284,25 @@ fn take_in_place(place: Place, leftover: &Leftover, claimed: Claimed, how: TakeO
     Ok(resumed)
 }
 
-fn copy(
+/// Copies ranges of `source` into a partial that has nothing yet, and claims what came.
+pub(super) fn copy_ranges(
     partial: Partial,
-    dir: &Dir,
-    leftover: &Leftover,
-    claimed: &RangeSet,
+    source: &File,
+    wanted: &RangeSet,
     go_on: &dyn Fn() -> bool,
 ) -> Result<Resumed> {
-    let source = dir.open_file(&leftover.file_name())?;
     let mut durable = RangeSet::new();
-    'ranges: for range in claimed.iter() {
+    'ranges: for range in wanted.iter() {
         let mut at = range.start;
         while at < range.end {
             if !go_on() {
                 break 'ranges;
             }
             let step = at..range.end.min(at + COPY_STEP);
-            let copied = partial.fill_from(&source, &step)?;
+            let copied = partial.fill_from(source, &step)?;
             durable.insert(at..at + copied);
             if copied < step.end - at {
-                // Shorter than its claims: what is missing is fetched.
+                // Shorter than was said: what is missing is fetched.
                 break;
             }
             at = step.end;

@@ -132,7 +132,7 @@ fn is_passing(name: &str) -> bool {
     PASSING.iter().any(|(start, end)| name.starts_with(start) && name.ends_with(end))
 }
 
-fn folder(parent: Option<Dir>, name: &str) -> Result<Option<Dir>> {
+pub(super) fn folder(parent: Option<Dir>, name: &str) -> Result<Option<Dir>> {
     match parent.map(|parent| parent.folder(name)) {
         None => Ok(None),
         Some(Err(error)) if error.is_missing() => Ok(None),

@@ -16,6 +16,7 @@ pub mod dir;
 mod direct;
 pub mod error;
 pub mod folding;
+pub mod foreign;
 pub mod fs_kind;
 pub mod identity;
 pub mod in_use;

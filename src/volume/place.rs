@@ -70,6 +70,11 @@ pub fn write_result(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// Whether the path is a symbolic link itself.
+pub fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
+}
+
 fn is_special(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file())
 }

@@ -1,12 +1,26 @@
 //! Bad bytes, set aside for whoever wants to know what they were.
 //!
-//! Bounded in files and bytes: the oldest make room. Nothing in here is ever used again.
+//! Bounded in files and bytes: the oldest make room. Nothing in here is ever used again. What muster did
+//! not bring stays all the same, until somebody prunes it: it may be the only copy of something else.
+
+use sha2::Digest as _;
 
 use super::aside::Aside;
 use super::dir::{Dir, size_of};
 use super::error::{Result, VolumeError};
+use super::inventory::{self, folder};
+use super::layout::Volume;
 use super::model_dir::ModelDir;
+use crate::core::digest::Sha256;
+use crate::core::model_name::ModelName;
 use crate::core::repo_path::RepoPath;
+
+/// The folder's name.
+const FOLDER: &str = "quarantine";
+/// Digits of what stands for a model in a name here.
+const TAG_DIGITS: usize = 12;
+/// What follows them in the name of a file that stays until it is pruned.
+const STAYS: &str = ".stays";
 
 /// Most files kept.
 const FILES_MAX: usize = 64;
@@ -23,6 +37,8 @@ const TRIES: u64 = 16;
 #[derive(Debug, Clone)]
 pub struct Quarantine {
     dir: Dir,
+    /// Stands for the model in names; none where it does not matter.
+    tag: Option<String>,
 }
 
 /// One kept file.
@@ -31,11 +47,19 @@ struct Kept {
     number: u64,
     name: String,
     size: u64,
+    /// Whether it stays until it is pruned.
+    stays: bool,
 }
 
 impl Quarantine {
     pub(super) const fn at(dir: Dir) -> Self {
-        Self { dir }
+        Self { dir, tag: None }
+    }
+
+    /// The same place; what is put there is known as this model's.
+    #[must_use]
+    pub fn of_model(self, name: &ModelName) -> Self {
+        Self { tag: Some(tag_of(name)), ..self }
     }
 
     /// Bytes kept.
@@ -43,14 +67,20 @@ impl Quarantine {
         Ok(self.kept()?.iter().map(|kept| kept.size).sum())
     }
 
-    /// Moves an entry of `from` here and returns where it is now.
-    pub(super) fn take(&self, from: &Dir, name: &str, file_name: &str) -> Result<Aside> {
+    /// Moves an entry of `from` here and returns where it is now. One that `stays` makes no room for others.
+    pub(super) fn take(&self, from: &Dir, name: &str, file_name: &str, stays: bool) -> Result<Aside> {
         let kept = self.kept()?;
         let next = kept.iter().map(|kept| kept.number + 1).max().unwrap_or(1);
         let end = (0..=NAME_MAX).rev().find(|end| file_name.is_char_boundary(*end)).unwrap_or(0);
         let file_name = file_name.get(..end).unwrap_or(file_name);
+        let tag = match (&self.tag, stays) {
+            (None, false) => String::new(),
+            (tag, _) => {
+                format!("{}{}-", tag.as_deref().unwrap_or(&"0".repeat(TAG_DIGITS)), if stays { STAYS } else { "" })
+            }
+        };
         for number in next..next + TRIES {
-            let new = format!("{number:010}-{file_name}");
+            let new = format!("{number:010}-{tag}{file_name}");
             match from.rename_new(name, &self.dir, &new) {
                 Err(VolumeError::Occupied { .. }) => {}
                 Err(error) => return Err(error),
@@ -67,6 +97,7 @@ impl Quarantine {
     /// Drops the oldest until the rest is within bounds; `newest` always stays.
     fn make_room(&self, newest: u64) -> Result<()> {
         let mut kept = self.kept()?;
+        kept.retain(|kept| !kept.stays);
         kept.sort_by_key(|kept| std::cmp::Reverse(kept.number));
         let mut bytes = 0u64;
         for (at, kept) in kept.iter().enumerate() {
@@ -81,13 +112,15 @@ impl Quarantine {
     fn kept(&self) -> Result<Vec<Kept>> {
         let mut kept = Vec::new();
         for entry in self.dir.list()? {
-            let Some(number) = entry.name.split_once('-').and_then(|(number, _)| number.parse().ok()) else { continue };
+            let Some((number, rest)) = entry.name.split_once('-') else { continue };
+            let Ok(number) = number.parse() else { continue };
             // Somebody else's: none of ours comes near it, and the next one would have no number.
             if number > NUMBER_MAX {
                 continue;
             }
             if let Some(stat) = self.dir.look(&entry.name)? {
-                kept.push(Kept { number, name: entry.name, size: size_of(&stat) });
+                let stays = rest.get(TAG_DIGITS..).is_some_and(|rest| rest.starts_with(&format!("{STAYS}-")));
+                kept.push(Kept { number, stays, size: size_of(&stat), name: entry.name });
             }
         }
         Ok(kept)
@@ -98,10 +131,20 @@ impl ModelDir {
     /// Moves a published file with bad bytes away from its final name, and returns where it is
     /// now. A model directory on another file system than the volume keeps it itself.
     pub fn quarantine(&self, path: &RepoPath, quarantine: &Quarantine) -> Result<Aside> {
-        let kept = match quarantine.take(self.root(), path.as_str(), path.file_name()) {
+        self.set_aside(path, quarantine, false)
+    }
+
+    /// As [`Self::quarantine`], for a file that muster did not bring: it stays until it is pruned.
+    pub fn keep_aside(&self, path: &RepoPath, quarantine: &Quarantine) -> Result<Aside> {
+        self.set_aside(path, quarantine, true)
+    }
+
+    fn set_aside(&self, path: &RepoPath, quarantine: &Quarantine, stays: bool) -> Result<Aside> {
+        let kept = match quarantine.take(self.root(), path.as_str(), path.file_name(), stays) {
             Err(error) if error.errno() == Some(rustix::io::Errno::XDEV) => {
-                let own = Quarantine::at(self.make_own()?.make_folder("quarantine")?);
-                own.take(self.root(), path.as_str(), path.file_name())?
+                let dir = self.make_own()?.make_folder(FOLDER)?;
+                let own = Quarantine { dir, tag: quarantine.tag.clone() };
+                own.take(self.root(), path.as_str(), path.file_name(), stays)?
             }
             other => other?,
         };
@@ -116,6 +159,53 @@ impl ModelDir {
             None => self.root().sync(),
         }
     }
+}
+
+impl Volume {
+    /// What is set aside of a model. Creates nothing.
+    pub fn kept_aside(&self, name: &ModelName) -> Result<inventory::Kept> {
+        let mut all = inventory::Kept::default();
+        for (_, kept) in self.aside_of(name)? {
+            all.files += 1;
+            all.bytes = all.bytes.saturating_add(kept.size);
+        }
+        Ok(all)
+    }
+
+    /// Removes what is set aside of a model, and says what that was.
+    pub fn prune(&self, name: &ModelName) -> Result<inventory::Kept> {
+        let mut gone = inventory::Kept::default();
+        for (dir, kept) in self.aside_of(name)? {
+            if dir.remove(&kept.name)? {
+                gone.files += 1;
+                gone.bytes = gone.bytes.saturating_add(kept.size);
+            }
+        }
+        Ok(gone)
+    }
+
+    fn aside_of(&self, name: &ModelName) -> Result<Vec<(Dir, Kept)>> {
+        let mut found = Vec::new();
+        if let Some(dir) = folder(self.existing_area()?, FOLDER)? {
+            let tag = tag_of(name);
+            let is_its = |kept: &Kept| kept.name.split_once('-').is_some_and(|(_, rest)| rest.starts_with(&tag));
+            let all = Quarantine::at(dir.clone()).kept()?;
+            found.extend(all.into_iter().filter(is_its).map(|kept| (dir.clone(), kept)));
+        }
+        if let Some(model) = self.model(name)?
+            && let Some(dir) = folder(model.own()?, FOLDER)?
+        {
+            found.extend(Quarantine::at(dir.clone()).kept()?.into_iter().map(|kept| (dir.clone(), kept)));
+        }
+        Ok(found)
+    }
+}
+
+fn tag_of(name: &ModelName) -> String {
+    let digest = Sha256::from_bytes(sha2::Sha256::digest(name.as_str().as_bytes()).into());
+    let mut tag = digest.to_string();
+    tag.truncate(TAG_DIGITS);
+    tag
 }
 
 #[cfg(test)]
@@ -137,6 +227,28 @@ mod tests {
         assert_eq!(left.len(), FILES_MAX);
         assert_eq!(left[0], "0000000004-bad");
         assert!(quarantine.used_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn what_muster_did_not_bring_stays_until_its_model_is_pruned() {
+        let (place, model) = model();
+        let volume = Volume::create(place.path()).unwrap();
+        let (ours, other) = (ModelName::parse("org/model").unwrap(), ModelName::parse("org/other").unwrap());
+        let quarantine = volume.quarantine().unwrap().of_model(&ours);
+        let bad = RepoPath::parse("bad").unwrap();
+        std::fs::write(model.path().join("bad"), b"theirs").unwrap();
+        let first = model.keep_aside(&bad, &quarantine).unwrap();
+        for _ in 0..FILES_MAX + 3 {
+            std::fs::write(model.path().join("bad"), b"ours").unwrap();
+            model.quarantine(&bad, &quarantine).unwrap();
+        }
+        std::fs::write(model.path().join("bad"), b"another").unwrap();
+        let another = model.keep_aside(&bad, &volume.quarantine().unwrap().of_model(&other)).unwrap();
+        assert_eq!(std::fs::read(first.path()).unwrap(), b"theirs");
+        assert_eq!(volume.kept_aside(&ours).unwrap().files, FILES_MAX as u64 + 1);
+        assert_eq!(volume.prune(&ours).unwrap().bytes, 6 + 4 * FILES_MAX as u64);
+        assert_eq!(volume.kept_aside(&ours).unwrap().files, 0);
+        assert_eq!(std::fs::read(another.path()).unwrap(), b"another");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 #![allow(clippy::doc_markdown, reason = "comments of arguments are their help, and help is no Markdown")]
 
 mod accept;
+mod adopt;
 mod gate;
 mod jobs;
 mod limit;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use accept::AcceptArgs;
+pub use adopt::AdoptArgs;
 pub use gate::{GateArgs, VerifyArgs, Wait};
 pub use jobs::{CancelArgs, PauseArgs, RemoveArgs, ResumeArgs};
 pub use limit::LimitArgs;
@@ -87,6 +89,8 @@ pub struct GlobalArgs {
 pub enum Verb {
     /// Brings a repository onto the volume and proves every byte
     Pull(PullArgs),
+    /// Takes over a directory that another tool filled, and fetches only what is missing or wrong
+    Adopt(AdoptArgs),
     /// Shows where every model stands
     Status(StatusArgs),
     /// Lists the models on the volume
@@ -220,7 +224,7 @@ mod tests {
 
     #[test]
     fn verbs_that_do_not_exist_yet_are_not_in_the_tree() {
-        for verb in ["adopt", "repair", "scrub", "keygen", "sign", "help"] {
+        for verb in ["repair", "scrub", "keygen", "sign", "help"] {
             assert!(parsed(&format!("muster {verb}")).is_err(), "{verb}");
         }
     }

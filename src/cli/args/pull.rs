@@ -71,6 +71,9 @@ pub struct PullArgs {
     /// Lets this selection of files replace the one the directory was pulled with
     #[arg(long)]
     pub reselect: bool,
+    /// Removes what is set aside of this model, once every file is right
+    #[arg(long)]
+    pub prune: bool,
     /// Goes on this long without any progress [default: 1h]
     #[arg(long, value_name = "DUR", env = "MUSTER_RETRY_FOR", value_parser = <Duration as Value>::parse)]
     pub retry_for: Option<Duration>,
@@ -111,6 +114,6 @@ pub struct TransferArgs {
     pub keep_cached: bool,
 }
 
-fn parse_kind(text: &str) -> Result<RepoKind, String> {
+pub(super) fn parse_kind(text: &str) -> Result<RepoKind, String> {
     text.parse().map_err(|_| "it is none of model, dataset, space".to_owned())
 }

@@ -31,7 +31,7 @@ pub fn run(args: AcceptArgs, mut context: Context) -> Result<Exit, Failure> {
     if is_undo {
         if model.id.is_none() {
             // As `pull --local-dir` does: the parent is the volume.
-            model.id = Some(resolve::local_dir(&model.directory, &mut context.settings.volume)?);
+            model.id = Some(resolve::local_dir(&model.directory, "MODEL", &mut context.settings.volume)?);
         }
         return undo(&model, paths, force, &context);
     }

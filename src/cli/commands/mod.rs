@@ -5,6 +5,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "a verb owns its arguments and its context, used up or not")]
 
 pub mod accept;
+pub mod adopt;
 pub mod cancel;
 pub mod completions;
 pub mod daemon;
@@ -35,6 +36,7 @@ use super::exit::{Exit, Failure};
 pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
     match verb {
         Verb::Pull(args) => pull::run(args, context),
+        Verb::Adopt(args) => adopt::run(args, context),
         Verb::Status(args) => status::run(args, context),
         Verb::List(args) => list::run(args, context),
         Verb::History(args) => history::run(args, context),

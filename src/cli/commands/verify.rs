@@ -79,7 +79,7 @@ fn tell(verified: &Verified, subject: &Subject, ui: &Ui, exit: Exit) -> Result<(
 /// The volume's quarantine; a model on no volume keeps its own.
 fn quarantine_for(model: &Model, volume: &Path, dir: &ModelDir) -> Result<Quarantine, VolumeError> {
     match &model.id {
-        Some(_) => Volume::open(volume)?.quarantine(),
+        Some(name) => Ok(Volume::open(volume)?.quarantine()?.of_model(name)),
         None => dir.own_quarantine(),
     }
 }

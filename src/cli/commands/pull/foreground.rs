@@ -40,7 +40,7 @@ enum Owner {
 
 /// Has the job done: as the owner of the volume, or by the owner there is. Returns how it was
 /// stopped, if it was.
-pub(super) async fn pull(
+pub(in crate::cli::commands) async fn pull(
     pull: &Pull,
     hub: HubConfig,
     seen: Preview,
@@ -75,6 +75,9 @@ async fn work(
     resolved: Resolved,
     signals: &mut Signals,
 ) -> Result<Option<Exit>, CliError> {
+    if !pull.proved.is_empty() {
+        daemon.jobs().learn(&pull.request.spec.name, &pull.proved);
+    }
     if let Err(error) = daemon.jobs().submit(pull.request.spec.clone(), None, Some(resolved)) {
         daemon.stop().await;
         return Err(CliError::from(&error));

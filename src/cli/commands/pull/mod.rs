@@ -6,7 +6,7 @@
 
 mod background;
 mod follow;
-mod foreground;
+pub(super) mod foreground;
 
 use std::time::Duration;
 
@@ -23,10 +23,12 @@ use crate::core::code::Code;
 use crate::core::job::JobSpec;
 use crate::core::local_edits::{LocalEdits, in_words};
 use crate::core::manifest::Manifest;
+use crate::core::receipt::FileRecord;
 use crate::core::units;
 use crate::daemon::WorkError;
 use crate::daemon::preview::{Preview, preview};
 use crate::hub::{HubClient, HubConfig, Timeouts, TokenError, auth};
+use crate::volume::Volume;
 
 /// Brings a repository onto the volume.
 ///
@@ -40,7 +42,7 @@ pub fn run(args: PullArgs, context: Context) -> Result<Exit, Failure> {
         background::leave_session();
     }
     let signals = move || Signals::listen()?.and_hangup(detached);
-    runtime::run_to_a_bounded_end(signals, Pull { request, settings, ui, environment, detached }.run())
+    runtime::run_to_a_bounded_end(signals, Pull { request, settings, ui, environment, detached, proved: vec![] }.run())
 }
 
 /// Brings what a directory lacks, and tells nothing of it at the end. Returns how it was stopped, if
@@ -49,9 +51,9 @@ pub fn run(args: PullArgs, context: Context) -> Result<Exit, Failure> {
 /// # Errors
 /// What the user is told.
 pub(super) fn complete(spec: JobSpec, context: &Context) -> Result<Option<Exit>, Failure> {
-    let request = PullRequest { spec, dry_run: false, detach: false, wait_for_owner: false };
+    let request = PullRequest { spec, dry_run: false, detach: false, wait_for_owner: false, prune: false };
     let (settings, ui, environment) = (context.settings.clone(), context.ui.clone(), context.environment.clone());
-    let pull = Pull { request, settings, ui, environment, detached: false };
+    let pull = Pull { request, settings, ui, environment, detached: false, proved: vec![] };
     runtime::run(async {
         let mut signals = Signals::listen()?;
         let config = hub_config(&pull.settings)?;
@@ -63,48 +65,74 @@ pub(super) fn complete(spec: JobSpec, context: &Context) -> Result<Option<Exit>,
     })
 }
 
-struct Pull {
-    request: PullRequest,
-    settings: Settings,
-    ui: Ui,
-    environment: Environment,
+/// A pull, whatever verb it is asked for by.
+pub(super) struct Pull {
+    pub(super) request: PullRequest,
+    pub(super) settings: Settings,
+    pub(super) ui: Ui,
+    pub(super) environment: Environment,
     /// Whether it goes on after the command that started it.
-    detached: bool,
+    pub(super) detached: bool,
+    /// What was hashed before the pull.
+    pub(super) proved: Vec<FileRecord>,
 }
 
 impl Pull {
     async fn run(self) -> Result<Exit, Failure> {
         let mut signals = Signals::listen()?.and_hangup(self.detached)?;
         let config = hub_config(&self.settings)?;
+        let seen = match self.look(&config, &mut signals).await? {
+            Looked::Seen(seen) => *seen,
+            Looked::Stopped(exit) => return Ok(exit),
+        };
+        if self.request.dry_run {
+            return self.tell_preview(&seen);
+        }
+        let (manifest, edits) = (seen.resolved.manifest.clone(), seen.edits.clone());
+        if !seen.complete {
+            seen.check_space().map_err(|error| CliError::from(&error))?;
+            if self.request.detach {
+                return background::start(&self);
+            }
+            if let Some(exit) = foreground::pull(&self, config, seen, &mut signals).await? {
+                return Ok(exit);
+            }
+        }
+        self.prune()?;
+        self.tell_done(&manifest, &edits)
+    }
+
+    /// Asks the Hub and looks at the directory.
+    pub(super) async fn look(&self, config: &HubConfig, signals: &mut Signals) -> Result<Looked, CliError> {
         let hub = HubClient::new(config.clone())
             .map_err(|error| CliError::from(&WorkError::Hub { repo: self.request.spec.repo.clone(), source: error }))?;
         let asked = (!self.settings.offline.value).then_some(&hub);
         let reserve = self.settings.reserve.value.fixed().map(crate::config::Size::bytes);
         let seen = tokio::select! {
             seen = preview(&self.settings.volume.value, &self.request.spec, asked, reserve) => seen,
-            exit = signals.next() => return Ok(exit),
+            exit = signals.next() => return Ok(Looked::Stopped(exit)),
         };
         let seen = seen.map_err(|error| CliError::from(&error))?;
         self.tell_of_move(&seen);
-        if self.request.dry_run {
-            return self.tell_preview(&seen);
+        Ok(Looked::Seen(Box::new(seen)))
+    }
+
+    /// Removes what is set aside of the model, where that was asked for.
+    pub(super) fn prune(&self) -> Result<(), CliError> {
+        if !self.request.prune {
+            return Ok(());
         }
-        if seen.complete {
-            return self.tell_done(&seen.resolved.manifest, &seen.edits);
+        let volume = Volume::open(&self.settings.volume.value).map_err(|error| CliError::from(&error))?;
+        let gone = volume.prune(&self.request.spec.name).map_err(|error| CliError::from(&error))?;
+        if gone.files > 0 {
+            let (files, bytes) = (units::count(gone.files, "file"), units::bytes(gone.bytes));
+            self.ui.note(&format!("pruned: {files} that had been set aside, {bytes}"));
         }
-        seen.check_space().map_err(|error| CliError::from(&error))?;
-        if self.request.detach {
-            return background::start(&self);
-        }
-        let (manifest, edits) = (seen.resolved.manifest.clone(), seen.edits.clone());
-        match foreground::pull(&self, config, seen, &mut signals).await? {
-            Some(exit) => Ok(exit),
-            None => self.tell_done(&manifest, &edits),
-        }
+        Ok(())
     }
 
     /// The directory, alone.
-    fn tell_done(&self, manifest: &Manifest, edits: &LocalEdits) -> Result<Exit, Failure> {
+    pub(super) fn tell_done(&self, manifest: &Manifest, edits: &LocalEdits) -> Result<Exit, Failure> {
         let directory = self.settings.volume.value.join(self.request.spec.name.as_str());
         self.ui.note(&done_line(manifest, edits));
         if self.ui.is_json() {
@@ -156,6 +184,14 @@ impl Pull {
         seen.check_space().map_err(|error| CliError::from(&error))?;
         Ok(Exit::Success)
     }
+}
+
+/// How a look ended.
+pub(super) enum Looked {
+    /// With this.
+    Seen(Box<Preview>),
+    /// With a signal.
+    Stopped(Exit),
 }
 
 /// Who is asked, with which token and which patience.
