@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
 
 mod mirror_support;
+mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -174,4 +175,77 @@ print(len(set(found.values())))
     let output = python.args(["-c", script]).arg(hub.model_path("")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), SHARDS.to_string());
+}
+
+// class: verify-cost, wrong-bytes
+#[test]
+fn a_directory_that_hf_made_is_adopted_and_exactly_what_was_damaged_or_removed_is_fetched() {
+    use support::{Hub, Muster, RepoSpec, assert_complete, flip_byte};
+    let repo = RepoSpec::kimi(6, 1 << 20, 12).named("org/model");
+    let hub = Hub::start(repo.clone());
+    let client = Client { home: tempfile::tempdir().unwrap(), endpoint: hub.url(), token: None };
+    let world = Muster::on(&hub);
+    let directory = world.model("by-hf");
+    let to = directory.to_str().unwrap();
+    client.hf_succeeds(&["download", "org/model", "--local-dir", to]);
+    for file in repo.files() {
+        assert_eq!(std::fs::read(directory.join(&file.path)).unwrap(), file.content.to_vec(), "{}", file.path);
+    }
+    let (damaged, removed) = ("model-00002-of-000006.safetensors", "model-00005-of-000006.safetensors");
+    flip_byte(&directory.join(damaged), 400_000);
+    std::fs::remove_file(directory.join(removed)).unwrap();
+    let of_hf = support::trace(&directory.join(".cache"));
+    hub.forget();
+    world.args(["adopt", to, "--repo", "org/model", "--no-fetch"]).run().expect_code(11);
+    assert_eq!(hub.total_body_bytes(), 0);
+    let out = world.args(["adopt", to, "--repo", "org/model"]).run().expect_code(0);
+    assert!(out.stderr.contains("16 of 18 files right as they were; fetched: 1 missing, 1 wrong"), "{out}");
+    assert_complete(&directory, &repo);
+    assert_eq!((hub.bytes_sent_for(damaged), hub.bytes_sent_for(removed)), (1 << 20, 1 << 20));
+    assert_eq!(hub.total_body_bytes(), 2 << 20, "those two and nothing else");
+    assert_eq!(support::trace(&directory.join(".cache")), of_hf, "what is the client's stays as it was");
+    hub.forget();
+    world.args(["pull", "org/model", "--local-dir", to]).run().expect_code(0);
+    assert_eq!(hub.total_body_bytes(), 0);
+    world.args(["gate", to]).run().expect_code(0);
+    // And the client still takes it for its own.
+    client.hf_succeeds(&["cache", "verify", "org/model", "--local-dir", to, "--fail-on-missing-files"]);
+}
+
+// class: progress-lost
+#[test]
+fn what_hf_had_of_a_file_when_it_was_killed_is_not_fetched_again() {
+    use std::time::Duration;
+    use support::{Hub, Muster, RepoSpec, assert_complete, listing, wait_until};
+    const MIB: u64 = 1 << 20;
+    let repo = RepoSpec::kimi(2, 24 * MIB, 4).named("org/model");
+    let hub = Hub::start(repo.clone());
+    let client = Client { home: tempfile::tempdir().unwrap(), endpoint: hub.url(), token: None };
+    let world = Muster::on(&hub);
+    let directory = world.model("by-hf");
+    let to = directory.to_str().unwrap();
+    hub.hold_after(40 * MIB);
+    let mut hf = client.command(&witness("MUSTER_TEST_HF"));
+    let mut hf = hf.args(["download", "org/model", "--local-dir", to]).spawn().unwrap();
+    let downloads = directory.join(".cache/huggingface/download");
+    let partials = || {
+        let names = listing(&downloads).into_iter().filter(|name| name.ends_with(".incomplete"));
+        names.map(|name| std::fs::metadata(downloads.join(name)).map_or(0, |meta| meta.len())).collect::<Vec<_>>()
+    };
+    // It writes in steps of 10 MiB.
+    wait_until("a partial with something in it", Duration::from_secs(60), || {
+        partials().iter().sum::<u64>() >= 10 * MIB
+    });
+    hf.kill().unwrap();
+    hf.wait().unwrap();
+    hub.cut(support::Origin::Cdn);
+    hub.release();
+    let had: u64 = partials().iter().sum();
+    let there: u64 = repo.files().filter(|f| directory.join(&f.path).exists()).map(support::FileSpec::size).sum();
+    hub.forget();
+    world.args(["adopt", to, "--repo", "org/model"]).run().expect_code(0);
+    assert_complete(&directory, &repo);
+    // A connection that takes over the end of another may ask for a little twice.
+    let (fetched, lacking) = (hub.total_body_bytes(), repo.total_bytes() - there - had);
+    assert!(had >= 10 * MIB && fetched < lacking + MIB, "{fetched} of {lacking} that were lacking");
 }

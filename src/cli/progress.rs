@@ -271,7 +271,8 @@ mod tests {
         };
         assert_eq!(status_line(&known), "a  resolving  119 shards  540.2 GB");
         let hashing = Some(Hashing { total: 540_200_000_000, hashed: 12_300_000_000 });
-        let hashing = ModelStatus { state: JobState::Verifying, phase: Some("hashing".to_owned()), hashing, ..known.clone() };
+        let hashing =
+            ModelStatus { state: JobState::Verifying, phase: Some("hashing".to_owned()), hashing, ..known.clone() };
         assert_eq!(status_line(&hashing), "a  hashing  12.3 of 540.2 GB hashed");
         let looked_over = ModelStatus { state: JobState::Verifying, ..known };
         assert_eq!(status_line(&looked_over), "a  verifying  119 shards  540.2 GB");

@@ -69,7 +69,8 @@ fn best_of(
     }
     ranked.sort_by_key(|(worth, _)| *worth);
     let best = ranked.pop_if(|(worth, _)| *worth > 0);
-    let beginning = model.beginning_of(entry)?.filter(|found| best.as_ref().is_none_or(|(worth, _)| found.len() > *worth));
+    let beginning =
+        model.beginning_of(entry)?.filter(|found| best.as_ref().is_none_or(|(worth, _)| found.len() > *worth));
     let adopted = match (beginning, best) {
         (Some(beginning), best) => {
             ranked.extend(best);

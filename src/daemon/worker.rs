@@ -234,9 +234,14 @@ impl Work {
             });
             let known = Known::load(model, &held, expected.manifest(), stored)?;
             // Remembered one by one: who is stopped does not hash them again.
-            let proved = |record: &FileRecord| bench.remembers(bench.store.put_files(&name, slice::from_ref(record)), REHASHED);
-            let (begins, bytes) = (|all| live.hashes(all), |count| live.hashed(count));
-            let hearing = Hearing { begins: &begins, bytes: &bytes, proved: &proved, stop: &stop };
+            let proved =
+                |record: &FileRecord| bench.remembers(bench.store.put_files(&name, slice::from_ref(record)), REHASHED);
+            let hearing = Hearing {
+                begins: &|all| live.hashes(all),
+                bytes: &|count| live.hashed(count),
+                proved: &proved,
+                stop: &stop,
+            };
             survey(model, &name, &expected, &known, &hearing)
         });
         select! {

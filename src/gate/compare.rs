@@ -27,8 +27,12 @@ pub fn compare(dir: &ModelDir, directory: PathBuf, manifest: Manifest, listener:
     let started = clock::since_boot();
     let looks = look_at(manifest.files(), |entry| inspect(entry, &[], &dir.observe(&entry.path)));
     let entries: Vec<&FileEntry> = manifest.files().iter().collect();
-    let to_hash: Vec<&FileEntry> =
-        entries.iter().zip(&looks).filter(|(_, look)| !matches!(look, Finding::Bad(_))).map(|(entry, _)| *entry).collect();
+    let to_hash: Vec<&FileEntry> = entries
+        .iter()
+        .zip(&looks)
+        .filter(|(_, look)| !matches!(look, Finding::Bad(_)))
+        .map(|(entry, _)| *entry)
+        .collect();
     let bytes = to_hash.iter().map(|entry| entry.size).sum();
     (listener.notice)(Notice::Hashing { files: to_hash.len() as u64, bytes });
     let mut answers = hash_files(dir, &to_hash, Pages::Drop, listener.bytes).into_iter();

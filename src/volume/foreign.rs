@@ -209,7 +209,8 @@ mod tests {
         let etag = etag.rsplit(':').next().unwrap();
         assert_eq!(model.beginning_of(&entry).unwrap(), None);
         leave(&model, &format!("sub/xGOKKLRSlIhH692hSVvI1-gpoa8=.{etag}.incomplete"), &data[..30_000]);
-        let long = leave(&model, &format!("sub/xGOKKLRSlIhH692hSVvI1-gpoa8=.{etag}.00c0ffee.incomplete"), &data[..70_000]);
+        let long =
+            leave(&model, &format!("sub/xGOKKLRSlIhH692hSVvI1-gpoa8=.{etag}.00c0ffee.incomplete"), &data[..70_000]);
         leave(&model, &format!("xGOKKLRSlIhH692hSVvI1-gpoa8=.{etag}.incomplete"), &data[..90_000]);
         leave(&model, &format!("sub/xGOKKLRSlIhH692hSVvI1-gpoa8=.{}.incomplete", "0".repeat(64)), &data[..90_000]);
         let trace = |path: &Path| path.metadata().map(|m| (m.ino(), m.mtime_nsec(), m.ctime_nsec(), m.len())).unwrap();

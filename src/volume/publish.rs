@@ -69,7 +69,8 @@ impl Sealed {
 
     /// Sets bad bytes aside; the partial is gone afterwards. Returns where they are.
     pub fn quarantine(self, quarantine: &Quarantine) -> Result<Aside> {
-        let kept = quarantine.take(&self.place.dir, &self.place.name.partial(), self.place.entry.path.file_name(), false)?;
+        let kept =
+            quarantine.take(&self.place.dir, &self.place.name.partial(), self.place.entry.path.file_name(), false)?;
         self.place.discard()?;
         Ok(kept)
     }
