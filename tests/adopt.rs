@@ -296,8 +296,10 @@ fn the_owner_of_the_volume_does_the_work() {
 #[test]
 fn what_makes_no_sense_or_cannot_be_asked_ends_with_its_code() {
     let scene = scene();
+    fs::remove_file(scene.path(SHARD)).unwrap();
     for (flags, code, said) in [
         (&["--prune", "--no-fetch"][..], 2, "--no-fetch"),
+        (&["--reserve", "900TB"], 16, "not enough space"),
         (&["--include", "nothing/*"], 2, "nothing/*"),
         (&["--volume", "/elsewhere"], 2, "DIR"),
         (&["--revision", "v9"], 17, "v9"),
@@ -330,4 +332,26 @@ fn an_adoption_that_is_stopped_goes_on_and_somebody_elses_volume_is_told() {
     scene.adopt(&[]).expect_code(0);
     assert_complete(&scene.directory, &scene.repo);
     assert!(scene.hub.bytes_sent_for(SHARD) < 2 * MIB);
+}
+
+#[test]
+fn a_report_needs_nothing_but_to_read() {
+    if let Some(why) = cannot_mount(&[]) {
+        return skip(&why);
+    }
+    let scene = scene();
+    let disk = Disk::tmpfs("size=64m", &scene.world.home().join("disk"));
+    let directory = disk.at().join("kimi");
+    let copied = std::process::Command::new("cp").arg("-a").args([&scene.directory, &directory]).status().unwrap();
+    assert!(copied.success());
+    disk.remount("ro");
+    let report = || scene.adopting(&directory, &["--no-fetch"]).run();
+    let out = report().expect_code(0);
+    assert!(out.stdout.starts_with("verified: ") && out.stderr.contains("no receipt is written"), "{out}");
+    disk.remount("rw");
+    flip_byte(&directory.join(SHARD), 10);
+    disk.remount("ro");
+    let out = report().expect_code(11);
+    assert!(out.stdout.contains(SHARD), "{out}");
+    disk.unmount();
 }

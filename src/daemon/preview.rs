@@ -142,6 +142,7 @@ fn present(model: &ModelDir, held: &Held, expected: &Expected) -> Result<Present
     for leftover in adopt::leftovers(model)? {
         leftovers.entry(leftover.path().clone()).or_default().push(leftover);
     }
+    let beginnings = model.beginnings()?;
     let mut present = Present::default();
     for entry in expected.manifest().files() {
         let changes = held.current.as_ref().and_then(|current| current.file(&entry.path));
@@ -157,7 +158,7 @@ fn present(model: &ModelDir, held: &Held, expected: &Expected) -> Result<Present
             bytes = leftover.worth(model, entry, TakeOver::InPlace { same_boot: true })?.max(bytes);
             allocated = leftover.allocated().min(entry.size).max(allocated);
         }
-        bytes = model.beginning_of(entry)?.map_or(0, |found| found.len()).max(bytes);
+        bytes = beginnings.of(entry).map_or(0, |found| found.len()).max(bytes);
         present.bytes += bytes;
         present.allocated += allocated;
         present.files_to_fetch += u64::from(bytes < entry.size || entry.size == 0);

@@ -287,3 +287,47 @@ fn record(model: &ModelDir, entry: &FileEntry, hashed: Hashed) -> Result<FileRec
     let Hashed { proof, identity } = hashed;
     model.settle_record(FileRecord::new(entry.path.clone(), &proof, identity, Proved::Readback))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::core::manifest::tests::source;
+    use crate::core::verify::tests::lfs_entry;
+
+    /// Looks, and says how many bytes were hashed and what was proved on the way.
+    fn look(model: &ModelDir, manifest: &Manifest, stored: Vec<FileRecord>) -> (Survey, u64, Vec<FileRecord>) {
+        let known = Known::load(model, &Held::default(), manifest, stored).unwrap();
+        let (hashed, proved) = (Mutex::new(0), Mutex::new(Vec::new()));
+        let hearing = Hearing {
+            begins: &|bytes| *hashed.lock().unwrap() += bytes,
+            bytes: &|_| {},
+            proved: &|record| proved.lock().unwrap().push(record.clone()),
+            stop: &CancellationToken::new(),
+        };
+        let survey = survey(model, manifest, &known, &hearing).unwrap();
+        (survey, hashed.into_inner().unwrap(), proved.into_inner().unwrap())
+    }
+
+    #[test]
+    fn what_was_hashed_before_there_is_a_manifest_is_not_hashed_again_and_what_is_not_ours_is_kept() {
+        let place = tempfile::tempdir().unwrap();
+        let model = ModelDir::create(place.path()).unwrap();
+        let entries = vec![lfs_entry("a", b"right"), lfs_entry("b", b"right too"), lfs_entry("gone", b"x")];
+        let manifest = Manifest::seal(source(), entries).unwrap();
+        std::fs::write(place.path().join("a"), b"right").unwrap();
+        std::fs::write(place.path().join("b"), b"wrong too").unwrap();
+        let (first, hashed, proved) = look(&model, &manifest, vec![]);
+        assert_eq!((hashed, proved.len(), first.proved.len(), first.wanted.len()), (14, 1, 1, 2));
+        assert_eq!(first.displaced, [(RepoPath::parse("b").unwrap(), Displace::Keep)]);
+
+        let (second, hashed, _) = look(&model, &manifest, proved.clone());
+        assert_eq!((hashed, second.proved), (9, proved.clone()), "only what nothing speaks for");
+
+        std::fs::write(place.path().join("a"), b"wrong").unwrap();
+        let (third, hashed, _) = look(&model, &manifest, proved);
+        assert_eq!(hashed, 14);
+        assert_eq!(third.displaced[0], (RepoPath::parse("a").unwrap(), Displace::Quarantine), "it was proved once");
+    }
+}

@@ -36,23 +36,26 @@ pub(super) fn take_up(
     for leftover in adopt::leftovers(model)? {
         left.entry(leftover.path().clone()).or_default().push(leftover);
     }
+    let beginnings = model.beginnings()?;
     let mut taken = Vec::new();
     for id in wanted {
         let entry = manifest.files()[id.0].clone();
         let mine = left.remove(&PathHash::of(&entry.path)).unwrap_or_default();
-        let adopted = best_of(bench, model, &entry, mine, stop)?;
+        let adopted = best_of(bench, model, &entry, mine, beginnings.of(&entry), stop)?;
         taken.push(Wanted { id: *id, entry, adopted });
     }
     discard(bench, model, left.into_values().flatten())?;
     Ok(taken)
 }
 
-/// Takes over the best of the partials of one file and drops the others.
+/// Takes over the best of the partials of one file and drops the others; or begins with what the official
+/// client has, where that is more.
 fn best_of(
     bench: &Bench,
     model: &ModelDir,
     entry: &FileEntry,
     left: Vec<Leftover>,
+    beginning: Option<Beginning>,
     stop: &CancellationToken,
 ) -> Result<Option<(Partial, RangeSet)>, WorkError> {
     let (own, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|leftover| leftover.writer() == bench.writer);
@@ -69,8 +72,7 @@ fn best_of(
     }
     ranked.sort_by_key(|(worth, _)| *worth);
     let best = ranked.pop_if(|(worth, _)| *worth > 0);
-    let beginning =
-        model.beginning_of(entry)?.filter(|found| best.as_ref().is_none_or(|(worth, _)| found.len() > *worth));
+    let beginning = beginning.filter(|found| best.as_ref().is_none_or(|(worth, _)| found.len() > *worth));
     let adopted = match (beginning, best) {
         (Some(beginning), best) => {
             ranked.extend(best);

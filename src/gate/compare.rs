@@ -58,10 +58,10 @@ pub fn compare(dir: &ModelDir, directory: PathBuf, manifest: Manifest, listener:
 impl Compared {
     /// The proofs of the files that are right, once their identities count. Makes our folder in the
     /// directory, to ask the file system what time it is.
-    pub fn records(self, dir: &ModelDir) -> Result<Vec<FileRecord>, VolumeError> {
-        let record = |(entry, hashed): (FileEntry, Hashed)| {
-            dir.settle_record(FileRecord::new(entry.path, &hashed.proof, hashed.identity, Proved::Readback))
+    pub fn records(&self, dir: &ModelDir) -> Result<Vec<FileRecord>, VolumeError> {
+        let record = |(entry, hashed): &(FileEntry, Hashed)| {
+            dir.settle_record(FileRecord::new(entry.path.clone(), &hashed.proof, hashed.identity, Proved::Readback))
         };
-        self.right.into_iter().map(record).collect()
+        self.right.iter().map(record).collect()
     }
 }

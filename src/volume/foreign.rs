@@ -4,6 +4,7 @@
 //! signs of the official client's cache. Invariant: all of it is only read. A client that lives may
 //! hold any of it, so nothing is renamed, written or removed.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, SeekFrom, seek};
 
 use super::adopt::copy_ranges;
-use super::dir::{Dir, size_of, stat_of};
+use super::dir::{Dir, Entry, size_of, stat_of};
 use super::error::Result;
 use super::model_dir::ModelDir;
 use super::partial::{Partial, Resumed};
@@ -75,30 +76,41 @@ impl fmt::Display for Remark {
     }
 }
 
-impl ModelDir {
-    /// The longest beginning of the file that the official client left here. Its names carry the
-    /// digest of the content, so one of another commit is never taken.
-    pub fn beginning_of(&self, entry: &FileEntry) -> Result<Option<Beginning>> {
-        let folder = match entry.path.ancestors().last() {
-            Some(parent) => format!("{DOWNLOADS}/{parent}"),
-            None => DOWNLOADS.to_owned(),
-        };
-        let Ok(dir) = self.root().folder(&folder) else { return Ok(None) };
+/// The partials that the official client left in a directory, by the digest in their names: one of
+/// another commit is never taken for this one's.
+#[derive(Debug, Default)]
+pub struct Beginnings {
+    dir: Option<Dir>,
+    names: HashMap<String, Vec<String>>,
+}
+
+impl Beginnings {
+    /// The longest that is there of this file, if there is any.
+    pub fn of(&self, entry: &FileEntry) -> Option<Beginning> {
+        let dir = self.dir.as_ref()?;
         let etag = match entry.digest {
             Digest::Sha256(digest) => digest.to_string(),
             Digest::GitBlob(digest) => digest.to_string(),
         };
-        let mut longest: Option<Beginning> = None;
-        for found in dir.list()? {
-            if found.kind != FileType::RegularFile || etag_of(&found.name) != Some(&etag) {
-                continue;
-            }
-            let Some(len) = whole_len(&dir, &found.name).filter(|len| *len <= entry.size) else { continue };
-            if longest.as_ref().is_none_or(|other| other.len < len) {
-                longest = Some(Beginning { name: format!("{folder}/{}", found.name), len });
+        let whole = |name: &String| {
+            let len = whole_len(dir, name).filter(|len| *len <= entry.size)?;
+            Some(Beginning { name: format!("{DOWNLOADS}/{name}"), len })
+        };
+        self.names.get(&etag)?.iter().filter_map(whole).max_by_key(Beginning::len)
+    }
+}
+
+impl ModelDir {
+    /// What the official client left of files that it had not finished.
+    pub fn beginnings(&self) -> Result<Beginnings> {
+        let Ok(dir) = self.root().folder(DOWNLOADS) else { return Ok(Beginnings::default()) };
+        let mut names: HashMap<String, Vec<String>> = HashMap::new();
+        for Entry { name, kind } in dir.walk(|_| true)?.files {
+            if let (FileType::RegularFile, Some(etag)) = (kind, etag_of(&name)) {
+                names.entry(etag.to_owned()).or_default().push(name);
             }
         }
-        Ok(longest)
+        Ok(Beginnings { dir: Some(dir), names })
     }
 
     /// What is known of a file whose bytes are not the manifest's.
@@ -160,9 +172,8 @@ pub fn client_cache(path: &Path) -> Result<Option<PathBuf>> {
         }
     }
     let below = Dir::open(&path)?.list()?;
-    let holds = |entry: &super::dir::Entry| {
-        entry.kind == FileType::Directory && CACHED.iter().any(|start| entry.name.starts_with(start))
-    };
+    let holds =
+        |entry: &Entry| entry.kind == FileType::Directory && CACHED.iter().any(|start| entry.name.starts_with(start));
     let repo = below.iter().find(|entry| holds(entry) && path.join(&entry.name).join("snapshots").is_dir());
     Ok(repo.map(|_| path))
 }
@@ -207,15 +218,14 @@ mod tests {
         let entry = lfs_entry("sub/a", &data);
         let etag = entry.digest.to_string();
         let etag = etag.rsplit(':').next().unwrap();
-        assert_eq!(model.beginning_of(&entry).unwrap(), None);
+        assert_eq!(model.beginnings().unwrap().of(&entry), None);
         leave(&model, &format!("sub/xGOKKLRSlIhH692hSVvI1-gpoa8=.{etag}.incomplete"), &data[..30_000]);
         let long =
             leave(&model, &format!("sub/xGOKKLRSlIhH692hSVvI1-gpoa8=.{etag}.00c0ffee.incomplete"), &data[..70_000]);
-        leave(&model, &format!("xGOKKLRSlIhH692hSVvI1-gpoa8=.{etag}.incomplete"), &data[..90_000]);
         leave(&model, &format!("sub/xGOKKLRSlIhH692hSVvI1-gpoa8=.{}.incomplete", "0".repeat(64)), &data[..90_000]);
         let trace = |path: &Path| path.metadata().map(|m| (m.ino(), m.mtime_nsec(), m.ctime_nsec(), m.len())).unwrap();
         let before = trace(&long);
-        let beginning = model.beginning_of(&entry).unwrap().unwrap();
+        let beginning = model.beginnings().unwrap().of(&entry).unwrap();
         assert_eq!(beginning.len(), 70_000);
         let Resumed { partial, durable } = Partial::begin_with(&model, &entry, OURS, &beginning, &|| true).unwrap();
         assert_eq!(durable, set(&[(0, 70_000)]));
@@ -234,16 +244,16 @@ mod tests {
         let etag = entry.digest.to_string();
         let name = format!("a.{}.incomplete", etag.rsplit(':').next().unwrap());
         let path = leave(&model, &name, b"");
-        assert_eq!(model.beginning_of(&entry).unwrap(), None, "an empty one");
+        assert_eq!(model.beginnings().unwrap().of(&entry), None, "an empty one");
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&data[900_000..], 900_000).unwrap();
-        assert_eq!(model.beginning_of(&entry).unwrap(), None, "a hole");
+        assert_eq!(model.beginnings().unwrap().of(&entry), None, "a hole");
         file.write_all_at(&vec![1; 2 << 20], 0).unwrap();
-        assert_eq!(model.beginning_of(&entry).unwrap(), None, "longer than the file");
+        assert_eq!(model.beginnings().unwrap().of(&entry), None, "longer than the file");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(place.path().join("elsewhere"), &data[..1000]).unwrap();
         symlink(place.path().join("elsewhere"), &path).unwrap();
-        assert_eq!(model.beginning_of(&entry).unwrap(), None, "a link");
+        assert_eq!(model.beginnings().unwrap().of(&entry), None, "a link");
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub struct GlobalArgs {
 pub enum Verb {
     /// Brings a repository onto the volume and proves every byte
     Pull(PullArgs),
-    /// Takes over a directory that another tool filled, and fetches only what is missing or wrong
+    /// Takes over a directory that another tool filled
     Adopt(AdoptArgs),
     /// Shows where every model stands
     Status(StatusArgs),

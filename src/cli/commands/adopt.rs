@@ -17,6 +17,7 @@ use crate::cli::hashing::with_progress;
 use crate::cli::model_ref::{Model, subject};
 use crate::cli::signals::Signals;
 use crate::cli::{Context, resolve, runtime};
+use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::identity::Observed;
 use crate::core::manifest::{FileEntry, Manifest};
@@ -81,7 +82,15 @@ impl Adopt {
                     self.tell_compared(compared, &dir, exit)?;
                     return Ok(exit);
                 }
-                self.pull.proved = compared.records(&dir).map_err(|error| CliError::from(&error))?;
+                match compared.records(&dir) {
+                    Ok(proved) => self.pull.proved = proved,
+                    // A report was asked for, and this is one.
+                    Err(error) => {
+                        self.pull.ui.warn(&format!("no receipt is written: {}", in_words(&error)));
+                        self.tell_compared(compared, &dir, exit)?;
+                        return Ok(exit);
+                    }
+                }
             }
             seen.check_space().map_err(|error| CliError::from(&error))?;
             if let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await? {
@@ -165,7 +174,11 @@ impl Adopt {
                 ui.note(&format!("{}: {remark}", entry.path));
             }
         }
-        ui.note("nothing was changed; the same command without --no-fetch keeps what is right and fetches the rest");
+        if exit != Exit::Success {
+            ui.note(
+                "nothing was changed; the same command without --no-fetch keeps what is right and fetches the rest",
+            );
+        }
         Ok(())
     }
 
