@@ -40,10 +40,10 @@ fn facts(hub: &Hub, world: &Muster) -> (PathBuf, [String; 2]) {
         let repo = hub.repo(REPO);
         let commit = hub.commit(REPO, branch);
         let tree = repo.tree_at(&commit).unwrap();
-        let sums: String = tree.values().map(|file| format!("{}  {}\n", file.content.sha256(), file.path)).collect();
+        let sums: Vec<_> = tree.values().map(|file| format!("{}  {}\n", file.content.sha256(), file.path)).collect();
         let mut names: Vec<_> = tree.keys().map(|path| format!("./{path}\n")).collect();
         names.sort();
-        fs::write(folder.join(format!("{commit}.sums")), sums).unwrap();
+        fs::write(folder.join(format!("{commit}.sums")), sums.concat()).unwrap();
         fs::write(folder.join(format!("{commit}.names")), names.concat()).unwrap();
         commit
     });
