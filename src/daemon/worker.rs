@@ -236,12 +236,12 @@ impl Work {
             // Remembered one by one: who is stopped does not hash them again.
             let proved =
                 |record: &FileRecord| bench.remembers(bench.store.put_files(&name, slice::from_ref(record)), REHASHED);
-            let hearing = Hearing {
-                begins: &|all| live.hashes(all),
-                bytes: &|count| live.hashed(count),
-                proved: &proved,
-                stop: &stop,
+            let begins = |bytes| {
+                info!(model = %name, bytes, "hashing files that no record speaks for");
+                live.hashes(bytes);
             };
+            let hashed = |count| live.hashed(count);
+            let hearing = Hearing { begins: &begins, bytes: &hashed, proved: &proved, stop: &stop };
             survey(model, &name, &expected, &known, &hearing)
         });
         select! {
