@@ -3,7 +3,8 @@
 //! First the quick gate, as a launcher's line meets it: the whole process, on 140 sparse shards of 4 GiB with
 //! their index, under a receipt. Then `--full` on FILES (8) sparse shards of MIB (1024) each, by turns with
 //! `openssl dgst` on the same files, one process a core. Medians of ROUNDS (5). Sparse files cost no disk; what
-//! is measured is everything else. `MUSTER_BENCH_DIR` names another place than the target folder.
+//! is measured is everything else. `MUSTER_BENCH_DIR` names another place than the target folder,
+//! `MUSTER_BENCH_PROGRAM` another muster.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::disallowed_methods, reason = "a measurement prints")]
 
@@ -122,7 +123,8 @@ impl Model {
 
     /// How long a gate takes, from the start of its process to its end.
     fn gate(&self, flags: &[&str]) -> Duration {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
+        let program = std::env::var_os("MUSTER_BENCH_PROGRAM");
+        let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_muster").into()));
         command.args(["gate", self.name.as_str(), "--no-remember", "--volume"]).arg(&self.volume).args(flags);
         let began = Instant::now();
         let out = command.env_clear().output().unwrap();
