@@ -5,6 +5,7 @@
 //! job. It knows nothing of sockets, flags or terminals.
 
 mod admit;
+mod beginnings;
 mod bench;
 pub mod bounds;
 mod bytes;

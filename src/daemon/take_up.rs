@@ -27,6 +27,7 @@ pub(super) fn take_up(
     model: &ModelDir,
     manifest: &Manifest,
     wanted: &[FileId],
+    mut beginnings: HashMap<FileId, Beginning>,
     stop: &CancellationToken,
 ) -> Result<Vec<Wanted>, WorkError> {
     (bench.may_write)()?;
@@ -36,12 +37,11 @@ pub(super) fn take_up(
     for leftover in adopt::leftovers(model)? {
         left.entry(leftover.path().clone()).or_default().push(leftover);
     }
-    let beginnings = model.beginnings()?;
     let mut taken = Vec::new();
     for id in wanted {
         let entry = manifest.files()[id.0].clone();
         let mine = left.remove(&PathHash::of(&entry.path)).unwrap_or_default();
-        let adopted = best_of(bench, model, &entry, mine, beginnings.of(&entry), stop)?;
+        let adopted = best_of(bench, model, &entry, mine, beginnings.remove(id), stop)?;
         taken.push(Wanted { id: *id, entry, adopted });
     }
     discard(bench, model, left.into_values().flatten())?;
@@ -73,10 +73,14 @@ fn best_of(
     ranked.sort_by_key(|(worth, _)| *worth);
     let best = ranked.pop_if(|(worth, _)| *worth > 0);
     let beginning = beginning.filter(|found| best.as_ref().is_none_or(|(worth, _)| found.len() > *worth));
-    let adopted = match (beginning, best) {
-        (Some(beginning), best) => {
+    let begun = match beginning {
+        Some(beginning) => begin_with(bench, model, entry, &beginning, stop)?,
+        None => None,
+    };
+    let adopted = match (begun, best) {
+        (Some(begun), best) => {
             ranked.extend(best);
-            Some(begin_with(bench, model, entry, &beginning, stop)?)
+            Some(begun)
         }
         (None, Some((_, best))) => Some(take_over(bench, model, entry, best, stop)?),
         (None, None) => None,
@@ -112,15 +116,19 @@ fn begin_with(
     entry: &FileEntry,
     beginning: &Beginning,
     stop: &CancellationToken,
-) -> Result<(Partial, RangeSet), WorkError> {
+) -> Result<Option<(Partial, RangeSet)>, WorkError> {
     (bench.may_write)()?;
-    let Resumed { partial, durable } =
-        Partial::begin_with(model, entry, bench.writer, beginning, &|| !stop.is_cancelled())?;
+    let begun = Partial::begin_with(model, entry, bench.writer, beginning, &|| !stop.is_cancelled());
+    let Resumed { partial, durable } = match begun {
+        // The client has finished it meanwhile, or begun anew.
+        Err(error) if error.is_missing() => return Ok(None),
+        begun => begun?,
+    };
     if stop.is_cancelled() {
         return Err(WorkError::Stopped);
     }
     info!(file = %entry.path, bytes = durable.len_bytes(), "begun with what the official client has of it");
-    Ok((partial, durable))
+    Ok(Some((partial, durable)))
 }
 
 fn discard(bench: &Bench, model: &ModelDir, useless: impl IntoIterator<Item = Leftover>) -> Result<(), WorkError> {

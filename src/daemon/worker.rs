@@ -6,6 +6,7 @@
 //! `update`. Invariant: the receipt is written last, from proofs alone, after another look at
 //! every final name.
 
+use std::collections::HashMap;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,12 +29,14 @@ use crate::core::identity::Observed;
 use crate::core::job::{JobSpec, JobState};
 use crate::core::local_edits::Expected;
 use crate::core::manifest::{FileEntry, Manifest};
+use crate::core::plan::FileId;
 use crate::core::receipt::{FileRecord, Receipt, Witness};
 use crate::core::repo_path::RepoPath;
 use crate::core::units;
 use crate::fetch::{OwnershipLost, Throttle, Wanted};
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
+use crate::volume::foreign::Beginning;
 use crate::volume::publish::Staged;
 use crate::volume::{ModelDir, VolumeError, adopt};
 
@@ -118,7 +121,8 @@ impl Work {
         if site.receipted && site.is_same() && survey.wanted.is_empty() && survey.displaced.is_empty() {
             return if survey.rehashed { self.write_receipt(&site, survey.proved).await } else { Ok(()) };
         }
-        let wanted = self.take_up(&site, &survey).await?;
+        let beginnings = self.beginnings(&site, &survey.wanted, hub).await?;
+        let wanted = self.take_up(&site, &survey, beginnings).await?;
         self.admit(wanted.iter().map(|wanted| wanted.entry.clone()).collect()).await?;
         if site.receipted && !site.is_same() {
             self.update(&site, survey, wanted, hub).await
@@ -250,9 +254,14 @@ impl Work {
         }
     }
 
-    async fn take_up(&self, site: &Site, survey: &Survey) -> Result<Vec<Wanted>, WorkError> {
+    async fn take_up(
+        &self,
+        site: &Site,
+        survey: &Survey,
+        beginnings: HashMap<FileId, Beginning>,
+    ) -> Result<Vec<Wanted>, WorkError> {
         let (manifest, wanted, stop) = (Arc::clone(&site.manifest), survey.wanted.clone(), self.stop.clone());
-        self.on_model(site, move |bench, model| take_up(bench, model, &manifest, &wanted, &stop)).await
+        self.on_model(site, move |bench, model| take_up(bench, model, &manifest, &wanted, beginnings, &stop)).await
     }
 
     async fn admit(&self, wanted: Vec<FileEntry>) -> Result<(), WorkError> {
@@ -309,7 +318,7 @@ impl Work {
         Ok(self.bench.blocking.run(move || work(&bench)).await?)
     }
 
-    async fn on_model<T: Send + 'static, E: Into<WorkError> + Send + 'static>(
+    pub(super) async fn on_model<T: Send + 'static, E: Into<WorkError> + Send + 'static>(
         &self,
         site: &Site,
         work: impl FnOnce(&Bench, &ModelDir) -> Result<T, E> + Send + 'static,

@@ -7,15 +7,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, SeekFrom, seek};
 
 use super::adopt::copy_ranges;
 use super::dir::{Dir, Entry, size_of, stat_of};
-use super::error::Result;
+use super::error::{Result, Step, VolumeError};
 use super::model_dir::ModelDir;
-use super::partial::{Partial, Resumed};
+use super::partial::{Partial, Resumed, read_at};
 use super::place::canonical;
 use super::writer::WriterId;
 use crate::core::digest::Digest;
@@ -111,6 +112,16 @@ impl ModelDir {
             }
         }
         Ok(Beginnings { dir: Some(dir), names })
+    }
+
+    /// Some bytes of a beginning; fewer where it ends sooner by now.
+    pub fn sample(&self, beginning: &Beginning, range: &Range<u64>) -> Result<Vec<u8>> {
+        let file = self.root().open_file(&beginning.name)?;
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+        let shown = || self.root().shown(&beginning.name);
+        let count = read_at(&file, range.start, &mut bytes).map_err(|e| VolumeError::new(Step::Read, shown(), e))?;
+        bytes.truncate(count);
+        Ok(bytes)
     }
 
     /// What is known of a file whose bytes are not the manifest's.
