@@ -44,11 +44,11 @@ impl Work {
         let source = HubSource::of(Arc::new(hub.clone()), &site.manifest);
         for (id, beginning) in found.await? {
             let entry = &site.manifest.files()[id.0];
-            let agrees = select! {
-                agrees = self.agrees(site, &source, entry, &beginning) => agrees,
+            let is_same = select! {
+                is_same = self.agrees(site, &source, entry, &beginning) => is_same,
                 () = self.stop.cancelled() => return Err(WorkError::Stopped),
             };
-            if agrees {
+            if is_same {
                 agreed.insert(id, beginning);
             } else {
                 warn!(file = %entry.path, "what the official client has of it is not what the Hub serves, and is left");
@@ -105,10 +105,11 @@ mod tests {
     #[test]
     fn the_first_the_middle_and_the_last_bytes_are_asked_for_and_none_twice() {
         const KIB: u64 = 1 << 10;
-        assert_eq!(windows(1), [0..1]);
-        assert_eq!(windows(64 * KIB), [0..64 * KIB]);
-        assert_eq!(windows(100 * KIB), [0..64 * KIB, 64 * KIB..100 * KIB]);
-        assert_eq!(windows(1 << 30).last(), Some(&((1 << 30) - 64 * KIB..1 << 30)));
+        let ends = |len| windows(len).into_iter().map(|window| (window.start, window.end)).collect::<Vec<_>>();
+        assert_eq!(ends(1), [(0, 1)]);
+        assert_eq!(ends(64 * KIB), [(0, 64 * KIB)]);
+        assert_eq!(ends(100 * KIB), [(0, 64 * KIB), (64 * KIB, 100 * KIB)]);
+        assert_eq!(ends(1 << 30).last(), Some(&((1 << 30) - 64 * KIB, 1 << 30)));
         for len in [1, 1000, 64 * KIB + 1, 150 * KIB, 192 * KIB, 193 * KIB, 1 << 30] {
             let windows = windows(len);
             assert!(windows.len() <= 3 && windows.is_sorted_by(|a, b| a.end <= b.start), "{windows:?}");
