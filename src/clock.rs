@@ -31,6 +31,13 @@ pub fn since_boot() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Time that the machine was awake (`CLOCK_MONOTONIC`): what a manager of services measures by.
+#[must_use]
+pub fn monotonic() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// The clock that timers of the runtime use.
 #[must_use]
 pub fn instant() -> Instant {

@@ -64,7 +64,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("indicatif", &["src/cli/"]),
     ("axum", &["src/serving/", "src/api/", "src/mirror/"]),
 ];
-const ENVIRONMENT: &[&str] = &["src/config.rs", "src/config/", "src/hub/auth.rs", "src/cli/ui.rs"];
+const ENVIRONMENT: &[&str] = &["src/config.rs", "src/config/", "src/hub/auth.rs", "src/hub/trust.rs", "src/cli/ui.rs"];
 const FILES: &[&str] = &[
     "src/volume/",
     "src/store/",

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::bench::Bench;
 use super::jobs::Jobs;
+use super::pulse::Pulse;
 use super::refusal::JobRefusal;
 use crate::clock;
 use crate::core::hours::Timetable;
@@ -191,12 +192,16 @@ impl Jobs {
 }
 
 /// Keeps to the timetable until `stop`.
-pub(super) async fn keep(jobs: Jobs, stop: CancellationToken) {
+pub(super) async fn keep(jobs: Jobs, pulse: Pulse, stop: CancellationToken) {
+    let turns = pulse.begin("timetable", LOOK_EVERY);
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = looks.tick() => jobs.apply_limits(),
+            _ = looks.tick() => {
+                turns.turn();
+                jobs.apply_limits();
+            }
             () = stop.cancelled() => return,
         }
     }

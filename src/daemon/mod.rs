@@ -19,6 +19,7 @@ pub mod limiting;
 pub mod live;
 pub mod memory;
 pub mod preview;
+pub mod pulse;
 mod recover;
 pub mod refusal;
 pub mod report;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::jobs::Jobs;
+use super::pulse::Pulse;
 use super::report;
 use crate::clock;
 use crate::core::status::DaemonStatus;
@@ -28,7 +29,8 @@ pub(super) struct Reporter {
 
 impl Reporter {
     /// Writes until it is stopped.
-    pub(super) async fn keep_writing(self, stop: CancellationToken) {
+    pub(super) async fn keep_writing(self, pulse: Pulse, stop: CancellationToken) {
+        let turns = pulse.begin("reporter", REPORT_EVERY);
         let mut ticks = interval(REPORT_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -36,9 +38,10 @@ impl Reporter {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return,
             }
+            turns.turn();
             let now = clock::since_boot();
             self.jobs.all().iter().for_each(|seen| seen.live.sample(now));
-            self.write().await;
+            turns.at_volume(self.write()).await;
         }
     }
 

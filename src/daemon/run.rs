@@ -18,6 +18,7 @@ use super::bench::{Bench, blocking_threads};
 use super::bounds::{connections_max, syncs};
 use super::jobs::Jobs;
 use super::limiting::{self, LimitPolicy, Limits};
+use super::pulse::{Pulse, Turns};
 use super::refusal::JobRefusal;
 use super::reporter::Reporter;
 use super::supervisor::{DataPlane, Supervisor};
@@ -119,6 +120,7 @@ pub struct Daemon {
     supervisor: Supervisor,
     ownership: Arc<Ownership>,
     lost: CancellationToken,
+    pulse: Pulse,
     me: DaemonStatus,
     retire_after: Duration,
     _data: DataPlane,
@@ -158,6 +160,7 @@ impl Daemon {
             supervisor: Supervisor::default(),
             ownership,
             lost: CancellationToken::new(),
+            pulse: Pulse::default(),
             me,
             retire_after: options.retire_after,
             _data: data,
@@ -197,6 +200,12 @@ impl Daemon {
         self.lost.clone()
     }
 
+    /// Its loops, for whoever watches that they turn.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
     /// Stops: nothing new is begun, what came is synced and claimed, the volume is given back. On a
     /// volume that does not answer it ends without.
     pub async fn stop(mut self) {
@@ -224,12 +233,14 @@ impl Daemon {
     }
 
     fn spawn_tasks(&mut self, most: usize) {
-        let stop = self.supervisor.token();
-        self.supervisor.spawn(scheduler::run(self.jobs.clone(), most, stop.clone()));
-        self.supervisor.spawn(beat(self.jobs.clone(), Arc::clone(&self.ownership), self.lost.clone(), stop.clone()));
-        self.supervisor.spawn(limiting::keep(self.jobs.clone(), stop.clone()));
+        let (stop, pulse) = (self.supervisor.token(), || self.pulse.clone());
+        let turns = self.pulse.begin("heartbeat", HEARTBEAT);
+        self.supervisor.spawn(scheduler::run(self.jobs.clone(), most, pulse(), stop.clone()));
+        self.supervisor.spawn(limiting::keep(self.jobs.clone(), pulse(), stop.clone()));
+        let (jobs, ownership, lost) = (self.jobs.clone(), Arc::clone(&self.ownership), self.lost.clone());
+        self.supervisor.spawn(beat(jobs, ownership, turns, lost, stop.clone()));
         let (jobs, ownership, me) = (self.jobs.clone(), Arc::clone(&self.ownership), self.me.clone());
-        self.supervisor.spawn(Reporter { jobs, ownership, me }.keep_writing(stop.clone()));
+        self.supervisor.spawn(Reporter { jobs, ownership, me }.keep_writing(pulse(), stop.clone()));
         self.supervisor.spawn(update::keep_retired_short(self.jobs.clone(), self.retire_after, stop));
     }
 }
@@ -325,7 +336,7 @@ fn bench(
 }
 
 /// Shows that this owner lives.
-async fn beat(jobs: Jobs, ownership: Arc<Ownership>, lost: CancellationToken, stop: CancellationToken) {
+async fn beat(jobs: Jobs, ownership: Arc<Ownership>, turns: Turns, lost: CancellationToken, stop: CancellationToken) {
     let mut beats = interval(HEARTBEAT);
     // Whoever else comes first, this has to be seen in time.
     let blocking = Blocking::new(Handle::current(), 1);
@@ -336,7 +347,7 @@ async fn beat(jobs: Jobs, ownership: Arc<Ownership>, lost: CancellationToken, st
             () = stop.cancelled() => return,
         }
         let ownership = Arc::clone(&ownership);
-        match blocking.run(move || ownership.beat(now())).await {
+        match turns.at_volume(blocking.run(move || ownership.beat(now()))).await {
             Ok(()) => {}
             Err(Lost::Superseded { by }) => {
                 error!(by, "another process has taken the volume; everything stops");

@@ -29,6 +29,7 @@ use super::origins::Origins;
 use super::patience::{Lost, Patience};
 use super::refusal::{Asked, Refusal};
 use super::transport::{failed, timed_out};
+use super::trust;
 
 /// Tries of one API call that may fail in a row.
 const TRIES: u32 = 5;
@@ -94,7 +95,7 @@ impl HubClient {
     ///
     /// # Errors
     /// [`HubError::Client`] when no HTTP client can be made, [`HubError::Tls`] when an https
-    /// endpoint is to be used and this machine trusts nobody.
+    /// endpoint is to be used and there are no certificates where the environment says.
     pub fn new(config: HubConfig) -> Result<Self, HubError> {
         let http = http_client(&config)?;
         let (credential, caller) = bind(config.token, &config.endpoint);
@@ -357,7 +358,10 @@ fn http_client(config: &HubConfig) -> Result<reqwest::Client, HubError> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
         let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]);
-        reqwest::Client::builder()
+        let builder = reqwest::Client::builder();
+        #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+        let builder = builder.dns_resolver(super::names::Names);
+        builder
             .user_agent(&config.user_agent)
             .default_headers(headers)
             .connect_timeout(config.timeouts.connect)
@@ -371,11 +375,16 @@ fn http_client(config: &HubConfig) -> Result<reqwest::Client, HubError> {
         Ok(client) => return Ok(client),
         Err(source) => source,
     };
-    // A machine without certificates can still talk to a mirror on this host.
+    // Either there are no certificates, or there can be no client at all.
+    let Some(name) = trust::named_by() else {
+        tracing::debug!("this machine has no certificates of authorities: those that came with the program count");
+        return builder().tls_certs_only(trust::built_in()).build().map_err(|_| HubError::Client { source });
+    };
+    // Whoever trusts nobody can still talk to a mirror on this host.
     let trusting_nobody = builder().tls_certs_only([]).build().map_err(|_| HubError::Client { source })?;
     let endpoint = &config.endpoint;
     if endpoint.to_string().starts_with("https:") {
-        let why = "this machine has no certificates of authorities".to_owned();
+        let why = format!("there is no certificate of an authority where {name} says");
         return Err(HubError::Tls { origin: endpoint.origin(), why });
     }
     Ok(trusting_nobody)

@@ -18,12 +18,15 @@ mod greet;
 mod hint;
 mod limits;
 pub mod listing;
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+mod names;
 mod notices;
 mod origins;
 mod patience;
 mod refusal;
 mod resolve;
 mod transport;
+pub mod trust;
 pub mod wire;
 
 pub use crate::core::budget::Traffic;

@@ -1,6 +1,7 @@
 //! `muster daemon`: owns a volume and works on its jobs.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -12,15 +13,18 @@ use super::pull::hub_config;
 use crate::api::{Candidate, Door, OwnError, Service, serve};
 use crate::cli::args::DaemonArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::notify::Notifier;
+use crate::cli::serviced::Serviced;
 use crate::cli::signals::Signals;
 use crate::cli::{Context, bearer_file, owning, reload, resolve, runtime};
 use crate::clock;
 use crate::config::Settings;
 use crate::core::code::Code;
 use crate::daemon::Daemon;
+use crate::daemon::pulse::Life;
 use crate::serving::BearerToken;
 use crate::volume::Volume;
-use crate::volume::owner::{Holder, Lapsed, Lease, LeaseWatch};
+use crate::volume::owner::{Holder, LEASE, Lapsed, Lease, LeaseWatch};
 
 /// How often the record of a silent owner is read.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -35,6 +39,7 @@ pub fn run(args: DaemonArgs, context: Context) -> Result<Exit, Failure> {
 }
 
 async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Failure> {
+    let notifier = Arc::new(Notifier::of(&context.environment, std::process::id()));
     let mut signals = Signals::listen()?;
     let mut hangups = signal(SignalKind::hangup())
         .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot listen for signals"))?;
@@ -44,7 +49,7 @@ async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Fa
     let mut candidate = Candidate::prepare(options, &wish).map_err(|error| CliError::from(&error))?;
     let socket = candidate.address().map(|path| format!(", socket {}", path.display())).unwrap_or_default();
     let owned = tokio::select! {
-        owned = own(&mut candidate, context) => owned,
+        owned = own(&mut candidate, context, &notifier) => owned,
         exit = signals.next() => return Ok(exit),
     };
     let mut daemon = owned.map_err(|error| CliError::from(&error))?;
@@ -56,6 +61,13 @@ async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Fa
     }
     let volume = settings.volume.value.display();
     context.ui.note(&format!("muster daemon owns {volume} (pid {}{places})", std::process::id()));
+    let serviced = Serviced {
+        notifier: Arc::clone(&notifier),
+        volume: settings.volume.value.clone(),
+        jobs: daemon.jobs(),
+        pulse: daemon.pulse(),
+    };
+    serviced.begin(daemon.supervisor());
     let lost = daemon.lost();
     let end = loop {
         tokio::select! {
@@ -64,10 +76,15 @@ async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Fa
                 let lost = CliError::new(Code::Held, "another process has taken the volume");
                 break Err(lost.hint("muster status shows who owns it").into());
             }
-            () = hung_up(&mut hangups) => reload::reload(&settings, context, &daemon.jobs()),
+            () = hung_up(&mut hangups) => {
+                notifier.reloading();
+                reload::reload(&settings, context, &daemon.jobs());
+                notifier.ready(&serviced.line(Life::default()));
+            }
         }
     };
     info!("stopping");
+    notifier.stopping("stopping: what came is synced and claimed");
     tokio::select! {
         () = daemon.stop() => end,
         exit = signals.next() => Ok(exit),
@@ -75,7 +92,7 @@ async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Fa
 }
 
 /// Takes the volume. An owner that cannot be proved dead is waited for, one lease.
-async fn own(candidate: &mut Candidate, context: &Context) -> Result<Daemon, OwnError> {
+async fn own(candidate: &mut Candidate, context: &Context, notifier: &Notifier) -> Result<Daemon, OwnError> {
     let mut lapsed = None;
     loop {
         let error = match candidate.own(lapsed.take()).await {
@@ -84,6 +101,7 @@ async fn own(candidate: &mut Candidate, context: &Context) -> Result<Daemon, Own
         };
         let Some(holder) = error.holder().filter(|holder| !holder.alive) else { return Err(error) };
         context.ui.note(&format!("{holder}; waiting whether it shows a sign of life"));
+        notifier.extend(LEASE + LOOK_EVERY * 10, &format!("{holder}; waiting whether it shows a sign of life"));
         match outlive(holder, &context.settings.volume.value).await {
             Some(over) => lapsed = Some(over),
             None => return Err(error),
