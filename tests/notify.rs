@@ -267,3 +267,32 @@ fn a_manager_that_is_not_there_or_watches_another_process_changes_nothing() {
     owner.process.wait(SOON).expect_code(0);
     assert_eq!(manager.count("WATCHDOG="), 0, "{:?}", manager.heard);
 }
+
+// class: words
+#[test]
+fn a_check_of_the_daemon_says_whether_it_is_well() {
+    let hub = Hub::start(repo());
+    let world = Muster::on(&hub);
+    let socket = world.home().join("run/api.sock");
+    let socket = socket.to_str().unwrap();
+    let checks = [vec!["daemon", "--check"], vec!["daemon", "--check", "--socket", socket]];
+    for check in &checks {
+        let out = world.args(check).run().expect_code(14);
+        assert!(out.stderr.contains("hint:"), "{out}");
+    }
+    let mut owner = Owner::start_with(&world, &["--socket", socket]);
+    for check in &checks {
+        assert_eq!(world.args(check).run().expect_code(0).stdout, "ok\n");
+        let json = world.args(check).arg("--json").run().expect_code(0).json();
+        assert_eq!(json, serde_json::json!({ "status": "ok" }));
+    }
+    // One that stands still does not answer, and nobody waits for it.
+    owner.process.signal(Signal::STOP);
+    let out = world.args(&checks[1]).run().expect_code(14);
+    assert!(out.took < Duration::from_secs(15), "{out}");
+    owner.process.signal(Signal::CONT);
+    wait_until("it is well again", SOON, || world.args(&checks[1]).run().code == Some(0));
+    owner.process.terminate();
+    owner.process.wait(SOON).expect_code(0);
+    world.args(&checks[1]).run().expect_code(14);
+}

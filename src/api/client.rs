@@ -124,6 +124,20 @@ impl Client {
         Ok(None)
     }
 
+    /// What whoever listens at a socket says of itself: `ok`, or why it does not work.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`], [`ClientError::Garbled`].
+    pub async fn readiness(socket: &Path) -> Result<Health, ClientError> {
+        let unreachable = |source: reqwest::Error| ClientError::Unreachable {
+            socket: socket.to_owned(),
+            source: source.without_url(),
+        };
+        let asked = http(socket)?.get("http://muster/readyz").timeout(PROBE_TIMEOUT).send().await;
+        let bytes = asked.map_err(unreachable)?.bytes().await.map_err(unreachable)?;
+        serde_json::from_slice(&bytes).map_err(|source| ClientError::Garbled { socket: socket.to_owned(), source })
+    }
+
     /// The socket it talks to.
     #[must_use]
     pub fn socket(&self) -> &Path {

@@ -17,10 +17,12 @@ use super::answer::{ApiError, json_body};
 use super::dto::{Accepting, EditsReport, Health, History, Limiting, Removal, SeenVerdict, Submission, Undoing};
 use super::events;
 use super::serve::{Caller, Shared};
+use crate::clock;
 use crate::core::code::Code;
 use crate::core::limit::Limit;
 use crate::core::model_name::ModelName;
 use crate::core::status::{ModelStatus, Report};
+use crate::core::units;
 use crate::daemon::limiting::LimitReport;
 use crate::daemon::{JobRefusal, Jobs, report};
 use crate::gate::accept::{Acceptance, Who, here};
@@ -219,14 +221,16 @@ async fn healthz() -> Json<Health> {
 }
 
 async fn readyz(State(shared): Served) -> (StatusCode, Json<Health>) {
-    let (status, word) = if shared.lost.is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "the volume was taken by another process")
+    let wrong = if shared.lost.is_cancelled() {
+        Some("the volume was taken by another process".to_owned())
     } else if shared.stop.is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping")
+        Some("stopping".to_owned())
     } else {
-        (StatusCode::OK, "ok")
+        let stuck = shared.pulse.look(clock::monotonic()).stuck;
+        stuck.map(|(name, silent)| format!("stuck: no turn of the {name} for {}", units::duration(silent)))
     };
-    (status, Json(Health { status: word.to_owned() }))
+    let status = if wrong.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(Health { status: wrong.unwrap_or_else(|| "ok".to_owned()) }))
 }
 
 async fn no_such_path() -> ApiError {

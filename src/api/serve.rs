@@ -25,6 +25,7 @@ use super::socket::UnixDoor;
 use crate::blocking::Blocking;
 use crate::core::code::Code;
 use crate::core::status::DaemonStatus;
+use crate::daemon::pulse::Pulse;
 use crate::daemon::{Daemon, Jobs};
 use crate::serving::{Accepts, Admission, BearerToken, Bounds, connections};
 
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     pub(super) jobs: Jobs,
     pub(super) owner: DaemonStatus,
     pub(super) lost: CancellationToken,
+    pub(super) pulse: Pulse,
     pub(super) stop: CancellationToken,
     pub(super) blocking: Blocking,
     pub(super) followers: Arc<Semaphore>,
@@ -56,6 +58,7 @@ impl Service {
             jobs: daemon.jobs(),
             owner: daemon.status(),
             lost: daemon.lost(),
+            pulse: daemon.pulse(),
             stop: daemon.supervisor().token(),
             blocking: Blocking::new(Handle::current(), BLOCKING),
             followers: Arc::new(Semaphore::new(FOLLOWERS)),

@@ -47,6 +47,9 @@ pub struct DaemonArgs {
     /// How bytes are fetched.
     #[command(flatten)]
     pub transfer: TransferArgs,
+    /// Asks the daemon of this volume whether it is well (0; 14 when not), instead of being one
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// `muster demo`.

@@ -10,13 +10,13 @@ use tokio::time::sleep;
 use tracing::info;
 
 use super::pull::hub_config;
-use crate::api::{Candidate, Door, OwnError, Service, serve};
+use crate::api::{Candidate, Client, Door, OwnError, Service, serve};
 use crate::cli::args::DaemonArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::notify::Notifier;
 use crate::cli::serviced::Serviced;
 use crate::cli::signals::Signals;
-use crate::cli::{Context, bearer_file, owning, reload, resolve, runtime};
+use crate::cli::{Context, asking, bearer_file, facts, owning, reload, resolve, runtime};
 use crate::clock;
 use crate::config::Settings;
 use crate::core::code::Code;
@@ -34,8 +34,33 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// # Errors
 /// What the user is told.
 pub fn run(args: DaemonArgs, context: Context) -> Result<Exit, Failure> {
+    let check = args.check;
     let settings = resolve::daemon(args, context.settings.clone(), &context.here)?;
-    runtime::run(own_and_serve(settings, &context))
+    if check {
+        runtime::run(check_health(&settings, &context))
+    } else {
+        runtime::run(own_and_serve(settings, &context))
+    }
+}
+
+/// Asks at the socket that was named, else at that of the volume's owner. With one that was named, nobody waits for
+/// a volume that hangs.
+async fn check_health(settings: &Settings, context: &Context) -> Result<Exit, Failure> {
+    let socket = match &settings.daemon.socket.value {
+        Some(path) => path.clone(),
+        None => asking::find(&facts::open(&settings.volume)?, context).await?.socket().to_owned(),
+    };
+    let health = Client::readiness(&socket).await.map_err(|error| CliError::from(&error))?;
+    if health.status != "ok" {
+        let message = format!("the daemon at {} does not work: {}", socket.display(), health.status);
+        return Err(CliError::new(Code::DaemonUnreachable, message).into());
+    }
+    if context.ui.is_json() {
+        context.ui.result_json(&health)?
+    } else {
+        context.ui.result(&health.status)?
+    }
+    Ok(Exit::Success)
 }
 
 async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Failure> {
