@@ -22,7 +22,6 @@ use crate::core::code::Code;
 use crate::core::limit::Limit;
 use crate::core::model_name::ModelName;
 use crate::core::status::{ModelStatus, Report};
-use crate::core::units;
 use crate::daemon::limiting::LimitReport;
 use crate::daemon::{JobRefusal, Jobs, report};
 use crate::gate::accept::{Acceptance, Who, here};
@@ -226,8 +225,7 @@ async fn readyz(State(shared): Served) -> (StatusCode, Json<Health>) {
     } else if shared.stop.is_cancelled() {
         Some("stopping".to_owned())
     } else {
-        let stuck = shared.pulse.look(clock::monotonic()).stuck;
-        stuck.map(|(name, silent)| format!("stuck: no turn of the {name} for {}", units::duration(silent)))
+        shared.pulse.look(clock::monotonic()).defect()
     };
     let status = if wrong.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Health { status: wrong.unwrap_or_else(|| "ok".to_owned()) }))

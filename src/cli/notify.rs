@@ -1,6 +1,6 @@
 //! What the manager of a service (systemd) is told: ready, reloading, stopping, how it stands, that it lives.
 //!
-//! One datagram a message to `NOTIFY_SOCKET`, by the protocol of sd_notify(3). Invariant: nothing waits for the
+//! One datagram a message to `NOTIFY_SOCKET`, by the protocol of `sd_notify(3)`. Invariant: nothing waits for the
 //! manager; a message that it does not take is lost, and only the log knows. Without a manager nothing happens.
 
 use std::os::linux::net::SocketAddrExt as _;

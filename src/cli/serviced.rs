@@ -15,6 +15,7 @@ use tracing::error;
 
 use super::notify::Notifier;
 use crate::clock;
+use crate::core::status::DaemonStatus;
 use crate::core::units;
 use crate::daemon::pulse::{Life, Pulse};
 use crate::daemon::supervisor::Supervisor;
@@ -58,46 +59,42 @@ impl Serviced {
 }
 
 /// What keeps it from its work comes first.
-fn with_life(line: &str, life: Life) -> String {
-    let mut line = line.to_owned();
-    if let Some(silent) = life.volume_silent.filter(|silent| *silent >= SILENCE_TOLD) {
-        line = format!("the volume has not answered for {}; {line}", units::duration(silent));
-    }
-    if let Some((name, silent)) = life.stuck {
-        line = format!("stuck: no turn of the {name} for {}; {line}", units::duration(silent));
-    }
-    line
+fn with_life(standing: &str, life: Life) -> String {
+    let silent = life.volume_silent.filter(|silent| *silent >= SILENCE_TOLD);
+    let silent = silent.map(|silent| format!("the volume has not answered for {}", units::duration(silent)));
+    let parts = [life.defect(), silent, Some(standing.to_owned())];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Shows signs of life while there is life, and how the daemon stands by its `line`, until `stop`.
-async fn keep_telling(notifier: &Notifier, pulse: &Pulse, line: impl Fn(Life) -> String, stop: CancellationToken) {
+/// Shows signs of life while there is life, and how the daemon stands by what `tell` says, until `stop`.
+async fn keep_telling(notifier: &Notifier, pulse: &Pulse, tell: impl Fn(Life) -> String, stop: CancellationToken) {
     // Twice as often as the manager asks for, as it says itself.
     let watchdog = notifier.watchdog();
     let mut ticks = interval(watchdog.map_or(STATUS_EVERY, |span| (span / 2).min(STATUS_EVERY)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = String::new();
+    let mut last = String::new();
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             () = stop.cancelled() => return,
         }
         let life = pulse.look(clock::monotonic());
-        match life.stuck {
+        match life.defect() {
             None if watchdog.is_some() => notifier.alive(),
             None => {}
-            Some((name, silent)) => error!(name, seconds = silent.as_secs(), "a loop of the daemon is stuck"),
+            Some(defect) => error!("{defect}"),
         }
-        let line = line(life);
-        if line != told {
-            notifier.status(&line);
-            told = line;
+        let now = tell(life);
+        if now != last {
+            notifier.status(&now);
+            last = now;
         }
     }
 }
 
 /// How many jobs are in which state, and how far those are that work.
 fn of_jobs(jobs: &Jobs) -> String {
-    let report = report::of_jobs(jobs, crate::core::status::DaemonStatus::default());
+    let report = report::of_jobs(jobs, DaemonStatus::default());
     if report.models.is_empty() {
         return "no models".to_owned();
     }
@@ -110,11 +107,11 @@ fn of_jobs(jobs: &Jobs) -> String {
         }
     }
     let counts: Vec<_> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-    let mut line = format!("{}: {}", units::count(report.models.len() as u64, "model"), counts.join(", "));
-    if total > 0 {
-        line += &format!("; {} of {} verified", units::bytes_beside(verified, total), units::bytes(total));
+    let line = format!("{}: {}", units::count(report.models.len() as u64, "model"), counts.join(", "));
+    if total == 0 {
+        return line;
     }
-    line
+    format!("{line}; {} of {} verified", units::bytes_beside(verified, total), units::bytes(total))
 }
 
 #[cfg(test)]

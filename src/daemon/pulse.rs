@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock;
+use crate::core::units;
 
 /// How much longer than usual a turn may take before its loop counts as stuck. A busy machine takes seconds.
 const GRACE: Duration = Duration::from_secs(15);
@@ -22,6 +23,15 @@ pub struct Life {
     pub stuck: Option<(&'static str, Duration)>,
     /// How long the volume has not answered one of them.
     pub volume_silent: Option<Duration>,
+}
+
+impl Life {
+    /// What keeps the owner from its work, if it is its own fault.
+    #[must_use]
+    pub fn defect(&self) -> Option<String> {
+        let (name, silent) = self.stuck?;
+        Some(format!("stuck: no turn of the {name} for {}", units::duration(silent)))
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -60,7 +60,7 @@ impl Drop for Dns {
 }
 
 fn in_labels(name: &str) -> Vec<u8> {
-    let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
+    let label = |label: &str| [&[u8::try_from(label.len()).unwrap()], label.as_bytes()].concat();
     name.split('.').flat_map(label).chain([0]).collect()
 }
 

@@ -56,9 +56,9 @@ async fn check_health(settings: &Settings, context: &Context) -> Result<Exit, Fa
         return Err(CliError::new(Code::DaemonUnreachable, message).into());
     }
     if context.ui.is_json() {
-        context.ui.result_json(&health)?
+        context.ui.result_json(&health)?;
     } else {
-        context.ui.result(&health.status)?
+        context.ui.result(&health.status)?;
     }
     Ok(Exit::Success)
 }
