@@ -110,9 +110,13 @@ impl Answer {
     #[must_use]
     pub fn unknown(directory: &Path, looked: String) -> Self {
         let decision = Decision::closed(Why::NeverPulled { looked }, None, vec![]);
+        Self::of_files(directory.to_owned(), None, decision, Duration::ZERO)
+    }
+
+    /// A verdict over files and nothing else.
+    pub(super) fn of_files(directory: PathBuf, manifest: Option<Manifest>, decision: Decision, took: Duration) -> Self {
         let (edits, structure, verdicts) = (LocalEdits::default(), Structure::default(), Vec::new());
-        let directory = directory.to_owned();
-        Self { directory, manifest: None, edits, decision, structure, took: Duration::ZERO, verdicts, lock: None }
+        Self { directory, manifest, edits, decision, structure, took, verdicts, lock: None }
     }
 }
 

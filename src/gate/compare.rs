@@ -52,7 +52,7 @@ pub fn compare(dir: &ModelDir, directory: PathBuf, manifest: Manifest, listener:
     }
     let decision = Decision::of_files(&manifest, outcomes);
     let took = clock::since_boot().saturating_sub(started);
-    Compared { answer: Answer { directory, manifest: Some(manifest), decision, took, lock: None }, right }
+    Compared { answer: Answer::of_files(directory, Some(manifest), decision, took), right }
 }
 
 impl Compared {
