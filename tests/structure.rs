@@ -292,6 +292,8 @@ fn wrong_bytes_and_missing_files_are_told_before_any_structure() {
     assert_eq!(asked.json(&["gate", "kimi"])["structure"]["looked_at"], 0);
     fs::remove_file(asked.model.path(&one)).unwrap();
     assert_eq!(asked.launch(&["--structure=off"]).0.code, Some(10));
+    let told = asked.json(&["verify", "kimi", "--structure=off"]);
+    assert_eq!((&told["exit_code"], &told["structure"]["mode"]), (&10.into(), &"off".into()));
 }
 
 #[test]

@@ -77,6 +77,7 @@ pub fn verify(
         Some((manifest, edits)) => (Some(manifest), edits),
         None => (None, LocalEdits::default()),
     };
+    let structure = Structure { strictness, ..structure };
     let answer = Answer { directory, manifest, edits, decision, structure, took, verdicts: Vec::new(), lock: None };
     Verified { answer, receipt, quarantined }
 }
