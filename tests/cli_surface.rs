@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 20] = [
     "pull",
     "adopt",
     "status",

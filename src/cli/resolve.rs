@@ -358,11 +358,7 @@ fn file_pattern(file: &str) -> Result<Pattern, CliError> {
 ///
 /// # Errors
 /// A usage error for a directory that can be neither.
-pub fn local_dir(
-    directory: &Path,
-    flag: &'static str,
-    volume: &mut Setting<PathBuf>,
-) -> Result<ModelName, CliError> {
+pub fn local_dir(directory: &Path, flag: &'static str, volume: &mut Setting<PathBuf>) -> Result<ModelName, CliError> {
     let refuse = |why: String| CliError::usage(format!("{flag} {}: {why}", directory.display()));
     let by_flag = matches!(volume.origin, SettingOrigin::Flag(_));
     if let Ok(below) = directory.strip_prefix(&volume.value) {

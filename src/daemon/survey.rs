@@ -306,7 +306,8 @@ mod tests {
             proved: &|record| proved.lock().unwrap().push(record.clone()),
             stop: &CancellationToken::new(),
         };
-        let survey = survey(model, manifest, &known, &hearing).unwrap();
+        let name = ModelName::parse("org/model").unwrap();
+        let survey = survey(model, &name, &Expected::plain(manifest.clone()), &known, &hearing).unwrap();
         (survey, hashed.into_inner().unwrap(), proved.into_inner().unwrap())
     }
 

@@ -9,7 +9,8 @@ use super::check::{Answer, Listener, Notice};
 use super::hash::{Hashed, Pages, hash_files, look_at};
 use crate::clock;
 use crate::core::gate::{Decision, Finding, Outcome, inspect};
-use crate::core::manifest::{FileEntry, Manifest};
+use crate::core::local_edits::Expected;
+use crate::core::manifest::FileEntry;
 use crate::core::receipt::{FileRecord, Proved};
 use crate::volume::{ModelDir, VolumeError};
 
@@ -21,10 +22,11 @@ pub struct Compared {
     right: Vec<(FileEntry, Hashed)>,
 }
 
-/// Compares `dir` with `manifest`.
+/// Compares `dir` with what it should hold.
 #[must_use]
-pub fn compare(dir: &ModelDir, directory: PathBuf, manifest: Manifest, listener: &Listener<'_>) -> Compared {
+pub fn compare(dir: &ModelDir, directory: PathBuf, expected: Expected, listener: &Listener<'_>) -> Compared {
     let started = clock::since_boot();
+    let (manifest, edits) = expected.into_parts();
     let looks = look_at(manifest.files(), |entry| inspect(entry, &[], &dir.observe(&entry.path)));
     let entries: Vec<&FileEntry> = manifest.files().iter().collect();
     let to_hash: Vec<&FileEntry> = entries
@@ -52,7 +54,7 @@ pub fn compare(dir: &ModelDir, directory: PathBuf, manifest: Manifest, listener:
     }
     let decision = Decision::of_files(&manifest, outcomes);
     let took = clock::since_boot().saturating_sub(started);
-    Compared { answer: Answer::of_files(directory, Some(manifest), decision, took), right }
+    Compared { answer: Answer { edits, ..Answer::of_files(directory, Some(manifest), decision, took) }, right }
 }
 
 impl Compared {

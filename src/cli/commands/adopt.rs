@@ -20,8 +20,10 @@ use crate::cli::{Context, resolve, runtime};
 use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::identity::Observed;
+use crate::core::local_edits::Expected;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::units;
+use crate::daemon::WorkError;
 use crate::daemon::supervisor::yield_to_others;
 use crate::gate::compare::{Compared, compare};
 use crate::gate::report::{self, VerifyReport};
@@ -69,13 +71,15 @@ impl Adopt {
             Looked::Seen(seen) => *seen,
             Looked::Stopped(exit) => return Ok(exit),
         };
-        let manifest = seen.resolved.manifest.clone();
         let dir = ModelDir::open(&self.directory).map_err(|error| CliError::from(&error))?;
-        let before = self.look_closer(&dir, &manifest)?;
+        let expected = dir.expected(seen.resolved.manifest.clone());
+        let expected =
+            expected.map_err(|error| CliError::from(&WorkError::unexpected(&self.pull.request.spec.name, error)))?;
+        let before = self.look_closer(&dir, expected.manifest())?;
         if !seen.complete {
             if self.no_fetch {
                 let (compared, exit) = tokio::select! {
-                    done = self.compare(&dir, &manifest) => done?,
+                    done = self.compare(&dir, &expected) => done?,
                     exit = signals.next() => return Ok(exit),
                 };
                 if exit != Exit::Success {
@@ -99,7 +103,7 @@ impl Adopt {
         }
         let aside = self.aside()?;
         self.pull.prune()?;
-        self.tell(&dir, &manifest, &before, aside)
+        self.tell(&dir, &expected, &before, aside)
     }
 }
 
@@ -138,8 +142,8 @@ impl Adopt {
     }
 
     /// Hashes what is there, on a thread that may wait.
-    async fn compare(&self, dir: &ModelDir, manifest: &Manifest) -> Result<(Compared, Exit), CliError> {
-        let (dir, manifest, directory) = (dir.clone(), manifest.clone(), self.directory.clone());
+    async fn compare(&self, dir: &ModelDir, expected: &Expected) -> Result<(Compared, Exit), CliError> {
+        let (dir, expected, directory) = (dir.clone(), expected.clone(), self.directory.clone());
         let (ui, name) = (self.pull.ui.clone(), self.pull.request.spec.name.clone());
         let low_impact = self.pull.settings.low_impact.value;
         let work = move || {
@@ -147,7 +151,7 @@ impl Adopt {
                 yield_to_others();
             }
             with_progress(&ui, name.as_str(), "nothing speaks for them yet", |listener| {
-                compare(&dir, directory, manifest, listener)
+                compare(&dir, directory, expected, listener)
             })
         };
         let compared = Blocking::new(Handle::current(), 1).run(work).await;
@@ -182,7 +186,8 @@ impl Adopt {
         Ok(())
     }
 
-    fn tell(&self, dir: &ModelDir, manifest: &Manifest, before: &Before, aside: Kept) -> Result<Exit, Failure> {
+    fn tell(&self, dir: &ModelDir, expected: &Expected, before: &Before, aside: Kept) -> Result<Exit, Failure> {
+        let manifest = expected.manifest();
         let ui = &self.pull.ui;
         let (mut kept, mut missing, mut wrong) = (0u64, 0u64, 0u64);
         for (entry, was) in manifest.files().iter().zip(&before.looks) {
@@ -199,7 +204,7 @@ impl Adopt {
             ui.note(&format!("{files} of this model set aside, {bytes}; the same command with --prune removes them"));
         }
         if !ui.is_json() {
-            return self.pull.tell_done(manifest);
+            return self.pull.tell_done(manifest, expected.edits());
         }
         let aside = if self.pull.request.prune { Kept::default() } else { aside };
         ui.result_json(&json!({
@@ -209,6 +214,7 @@ impl Adopt {
             "files": manifest.files().len(),
             "shards": manifest.shard_count(),
             "bytes": manifest.total_bytes(),
+            "local_edits": expected.edits().files(),
             "adopted": {"kept": kept, "missing": missing, "wrong": wrong},
             "set_aside": {"files": aside.files, "bytes": aside.bytes},
         }))?;
