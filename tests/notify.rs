@@ -206,7 +206,10 @@ fn a_reload_is_announced_and_over_when_the_configuration_is_in_force() {
         let usec = begun.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{told:?}"));
         let at = Duration::from_micros(usec.parse().unwrap());
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        assert!(before < at && at < Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32), "{at:?}");
+        assert!(
+            before < at && at < Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap()),
+            "{at:?}"
+        );
         before = at;
     }
     owner.process.terminate();
