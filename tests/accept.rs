@@ -193,7 +193,7 @@ fn a_pinned_manifest_stays_the_published_one_and_the_edit_is_named() {
 #[test]
 fn weights_are_accepted_only_when_that_is_insisted_on() {
     let site = Site::new();
-    flip_byte(&site.path(SHARD), 7);
+    flip_byte(&site.path(SHARD), 200);
     let gate = site.gate(&[]).expect_code(11);
     assert!(!gate.all().contains("muster accept"), "nobody is led to accept damage: {gate}");
     let out = site.accept(&[CONFIG, SHARD]).expect_code(12);
@@ -203,6 +203,19 @@ fn weights_are_accepted_only_when_that_is_insisted_on() {
     site.accept(&[SHARD, "--force"]).expect_code(0);
     let out = site.gate(&["--full"]).expect_code(0);
     assert!(out.stderr.contains(&format!("on purpose: {SHARD}")), "{out}");
+}
+
+// class: gate, words
+#[test]
+fn accepted_weights_that_make_no_model_close_the_gate_and_the_hint_takes_them_back() {
+    let site = Site::new();
+    flip_byte(&site.path(SHARD), 7);
+    site.accept(&[SHARD, "--force"]).expect_code(0);
+    let out = site.gate(&[]).expect_code(12);
+    assert!(out.stderr.contains(&format!("--undo {SHARD} brings the published file")), "{out}");
+    assert!(!out.stderr.contains("every byte is as published"), "it is not: {out}");
+    let out = site.gate(&["--structure", "warn"]).expect_code(0);
+    assert!(out.stderr.contains(&format!("as accepted, {SHARD}: ")), "{out}");
 }
 
 #[test]
@@ -599,7 +612,7 @@ fn a_copy_of_the_directory_brings_its_edits_along() {
     ask().expect_code(0);
 }
 
-// class: mirror
+// class: wrong-bytes
 #[test]
 fn a_mirror_serves_what_was_published_and_nothing_else() {
     let site = Site::accepted();

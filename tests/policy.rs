@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::Model;
+use model::{Model, weights};
 use serde_json::Value;
 use support::{Muster, Output, assert_valid, sha256_hex};
 
@@ -38,7 +38,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
     vec![
         ("config.json".into(), config.to_vec()),
         ("hf_quant_config.json".into(), quantization.to_vec()),
-        ("model.safetensors".into(), vec![7; 1000]),
+        ("model.safetensors".into(), weights(1000, 7)),
         ("modeling.py".into(), CODE.to_vec()),
         ("notes.json".into(), b"no JSON at all".to_vec()),
     ]

@@ -132,8 +132,8 @@ fn systemd_analyze_has_nothing_to_say_against_the_units() {
         let text = text.replace("/usr/local/bin/muster", "/bin/true").replace("/opt/vllm/bin/vllm", "/bin/true");
         let file = folder.path().join(format!("{name}.service"));
         std::fs::write(&file, text).unwrap();
-        let Some((fine, said)) = analyze(&["verify", file.to_str().unwrap()]) else { return };
-        assert!(fine && !said.contains(name), "{said}");
+        let Some((passed, said)) = analyze(&["verify", file.to_str().unwrap()]) else { return };
+        assert!(passed && !said.contains(name), "{said}");
     }
 }
 

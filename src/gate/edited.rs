@@ -20,7 +20,7 @@ enum Need {
     Word,
     /// It is not what was accepted.
     Again,
-    /// It is gone, or its publisher changed it too.
+    /// It is gone or makes no model, or its publisher changed it too.
     Undo,
 }
 
@@ -54,7 +54,7 @@ fn need<'a>(reason: &'a Reason, answer: &Answer) -> Option<(Need, &'a RepoPath)>
     let is_edit = answer.edits.of(path).is_some();
     let size = || answer.manifest.as_ref().and_then(|manifest| manifest.file(path)).map_or(0, |entry| entry.size);
     match &reason.why {
-        Why::Missing { .. } if is_edit => Some((Need::Undo, path)),
+        Why::Missing { .. } | Why::Structure(_) if is_edit => Some((Need::Undo, path)),
         Why::Bytes { .. } | Why::Size { .. } | Why::NotRegular if is_edit => Some((Need::Again, path)),
         Why::Bytes { disguised: false, .. } | Why::Size { .. } if !is_weights(path, size()) => Some((Need::Word, path)),
         _ => None,

@@ -12,6 +12,7 @@ pub(crate) mod edited;
 pub mod exec;
 pub mod explain;
 pub(crate) mod hash;
+pub mod hints;
 pub mod outlook;
 mod policy;
 pub mod remember;

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::check::Answer;
-use super::edited;
-use super::explain::{self, PolicyReport};
+use super::explain::PolicyReport;
+use super::hints;
 use super::verify::{ReceiptFate, Verified};
 use crate::core::code::Code;
 use crate::core::gate::Tally;
@@ -17,7 +17,7 @@ use crate::core::local_edits::{self, LocalEdit};
 use crate::core::manifest::{Manifest, ManifestId};
 use crate::core::model_name::ModelName;
 use crate::core::policy::Policy;
-use crate::core::reason::{Reason, Why};
+use crate::core::reason::Reason;
 use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
 use crate::core::structure::Strictness;
@@ -25,9 +25,6 @@ use crate::core::units;
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
-/// What helps when the bytes are right and make no model.
-const UPSTREAM: &str = "every byte is as published, so pulling again changes nothing: take a revision in which it is mended, \
-    or let it pass by --structure=warn (in muster.toml: [gate] structure = \"warn\")";
 /// Most reasons that people are shown.
 const SHOWN_MAX: usize = 10;
 
@@ -145,7 +142,7 @@ impl Report {
             code: reason.why.code(),
             expected: reason.why.expected(),
             found: reason.why.found(),
-            hint: reason_hint(reason, answer, subject),
+            hint: hints::reason_hint(reason, answer, subject),
         };
         let seen = &answer.structure;
         let source = answer.manifest.as_ref().map(Manifest::source);
@@ -228,39 +225,15 @@ pub fn verdict(answer: &Answer, exit: u8, words: Words) -> String {
     text
 }
 
-/// What to do about a closed gate: one hint for each kind of trouble, gravest first.
-#[must_use]
-pub fn hints(answer: &Answer, subject: &Subject) -> Vec<String> {
-    let mut fixes: Vec<(Fix, usize, u64)> = Vec::new();
-    let mut of_rules: Vec<String> = Vec::new();
-    for reason in answer.decision.reasons().into_iter().filter(|reason| !edited::is_of_edit(reason, answer)) {
-        if let Why::Policy(breach) = &reason.why {
-            let hint = explain::hint(breach, subject);
-            if !of_rules.contains(&hint) {
-                of_rules.push(hint);
-            }
-            continue;
-        }
-        let (fix, size) = (Fix::of(&reason.why), size_of(reason, answer.manifest.as_ref()));
-        match fixes.iter_mut().find(|(known, ..)| *known == fix) {
-            Some((_, count, bytes)) => (*count, *bytes) = (*count + 1, *bytes + size),
-            None => fixes.push((fix, 1, size)),
-        }
-    }
-    // A pull that fetches named files also completes the rest.
-    let fetches = fixes.iter().any(|(fix, ..)| *fix == Fix::Fetch);
-    fixes.retain(|(fix, ..)| !(fetches && *fix == Fix::Complete));
-    let of_files = fixes.into_iter().filter_map(|(fix, count, bytes)| fix.hint(count, bytes, subject));
-    of_rules.iter().cloned().chain(of_files).chain(edited::hints(answer, subject)).collect()
-}
-
 /// Faults of the weight files that are told and close nothing.
 #[must_use]
 pub fn warnings(answer: &Answer) -> Vec<String> {
     let faults = answer.structure.warnings();
-    let mut warnings: Vec<_> = faults.iter().take(SHOWN_MAX).map(|fault| format!("as published, {fault}")).collect();
+    let is_edit = |fault: &Reason| fault.file.as_ref().is_some_and(|path| answer.edits.of(path).is_some());
+    let told = |fault| format!("as {}, {fault}", if is_edit(fault) { "accepted" } else { "published" });
+    let mut warnings: Vec<_> = faults.iter().take(SHOWN_MAX).map(told).collect();
     if let Some(more) = faults.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
-        warnings.push(format!("as published, {more} more files have such faults"));
+        warnings.push(format!("{more} more files have such faults"));
     }
     warnings
 }
@@ -303,102 +276,4 @@ fn open_line(answer: &Answer, word: &str) -> String {
         _ => write!(line, " ({took}, {} hashed)", units::bytes(bytes_hashed)),
     };
     line
-}
-
-fn reason_hint(reason: &Reason, answer: &Answer, subject: &Subject) -> Option<String> {
-    if let Why::Policy(breach) = &reason.why {
-        return Some(explain::hint(breach, subject));
-    }
-    let fix = Some(Fix::of(&reason.why)).filter(|_| !edited::is_of_edit(reason, answer));
-    let hint = fix.and_then(|fix| fix.hint(1, size_of(reason, answer.manifest.as_ref()), subject));
-    [hint, edited::hint(reason, answer, subject)].into_iter().flatten().reduce(|a, b| format!("{a}; {b}"))
-}
-
-fn size_of(reason: &Reason, manifest: Option<&Manifest>) -> u64 {
-    reason.file.as_ref().and_then(|path| manifest?.file(path)).map_or(0, |entry| entry.size)
-}
-
-/// Kinds of help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fix {
-    /// Pull: named files are fetched again.
-    Fetch,
-    /// Pull: goes on to the end.
-    Complete,
-    /// The bytes are wrong behind an unchanged identity: first let `verify` set them aside.
-    Quarantine,
-    /// Look at the name.
-    Unknown,
-    /// Pull the revision that is wanted.
-    Revision,
-    /// Wait for a writer.
-    Wait,
-    /// Ask what became of the pull.
-    Status,
-    /// Make the files readable.
-    Readable,
-    /// Use a newer program.
-    Program,
-    /// The pinned manifest is not this one.
-    Pin,
-    /// What was published cannot be loaded.
-    Upstream,
-    /// Each rule of a policy has a hint of its own.
-    Rule,
-}
-
-impl Fix {
-    const fn of(why: &Why) -> Self {
-        match why {
-            Why::NeverPulled { .. } => Self::Unknown,
-            Why::OtherManifest { .. } => Self::Pin,
-            Why::OtherCommit { .. } => Self::Revision,
-            Why::NoReceipt | Why::ReceiptDamaged { .. } | Why::ReceiptOfOther { .. } => Self::Complete,
-            Why::Held | Why::Unsteady | Why::Changing => Self::Wait,
-            Why::PullFailed { .. } => Self::Status,
-            Why::Missing { .. } | Why::Size { .. } | Why::NotRegular => Self::Fetch,
-            Why::Bytes { disguised, .. } => {
-                if *disguised {
-                    Self::Quarantine
-                } else {
-                    Self::Fetch
-                }
-            }
-            Why::ManifestUnreadable { .. } | Why::ReceiptUnreadable { .. } | Why::EditsUnreadable { .. } => {
-                Self::Program
-            }
-            // `edited` knows the words.
-            Why::EditedBoth(_) => Self::Pin,
-            Why::Unreadable { .. } => Self::Readable,
-            Why::Structure(_) => Self::Upstream,
-            Why::Policy(_) => Self::Rule,
-        }
-    }
-
-    /// The sentence for `count` files of `bytes` in all.
-    fn hint(self, count: usize, bytes: u64, subject: &Subject) -> Option<String> {
-        let Subject { pull, verify, unknown, .. } = subject;
-        let pull = pull.as_ref();
-        let (what, size) = (if count == 1 { "this file" } else { "these files" }, units::bytes(bytes));
-        match self {
-            Self::Fetch => pull.map(|pull| format!("{pull} fetches {what} again ({size})")),
-            Self::Complete => pull.map(|pull| format!("{pull} completes and verifies it; what is there is kept")),
-            Self::Quarantine => pull.map(|pull| {
-                format!("{verify} --quarantine sets {what} aside, then {pull} fetches {} again ({size})", it(count))
-            }),
-            Self::Unknown => Some(unknown.clone()),
-            Self::Revision => pull.map(|pull| format!("{pull} --revision REVISION brings the revision that is wanted")),
-            Self::Wait => Some("try again, or wait with --wait".to_owned()),
-            Self::Status => Some("muster status tells what became of the pull".to_owned()),
-            Self::Readable => Some("check the mount and the modes of the files, then try again".to_owned()),
-            Self::Program => Some(format!("check the mount and the program's version; {verify} tells more")),
-            Self::Upstream => Some(UPSTREAM.to_owned()),
-            Self::Pin => Some("pull the commit that was pinned, or correct --manifest-id".to_owned()),
-            Self::Rule => None,
-        }
-    }
-}
-
-const fn it(count: usize) -> &'static str {
-    if count == 1 { "it" } else { "them" }
 }

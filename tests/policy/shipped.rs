@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use muster::core::policy::{Demand, Policy};
 use muster::demo::shape::{self, Content};
 
-use super::{COMMIT, World, sha256_hex};
+use super::{COMMIT, World, sha256_hex, weights};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("config/policy").join(name)
@@ -28,7 +28,7 @@ fn kimi() -> Vec<(String, Vec<u8>)> {
             Content::Noise { .. } => None,
         })
         .collect();
-    files.push(("model-00001-of-000001.safetensors".into(), vec![1; 100]));
+    files.push(("model-00001-of-000001.safetensors".into(), weights(100, 1)));
     files
 }
 

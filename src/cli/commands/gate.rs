@@ -27,6 +27,7 @@ use crate::core::policy::Policy;
 use crate::gate::check::{Answer, Gate, Question};
 use crate::gate::exec::hand_over;
 use crate::gate::explain;
+use crate::gate::hints::hints;
 use crate::gate::outlook::Outlook;
 use crate::gate::report::{self, Report, Subject};
 use crate::gate::wait::{Patience, Step, Waiting};
@@ -198,7 +199,7 @@ fn tell(look: &Look, request: &GateRequest, policy: &Policy, ui: &Ui, exit: Exit
     if let Some(note) = report::left_out(&look.answer) {
         ui.note(&note);
     }
-    for hint in report::hints(&look.answer, &look.subject) {
+    for hint in hints(&look.answer, &look.subject) {
         ui.note(&format!("hint: {hint}"));
     }
     Ok(())

@@ -11,6 +11,7 @@ use crate::cli::{Context, resolve};
 use crate::core::manifest::Manifest;
 use crate::daemon::supervisor::yield_to_others;
 use crate::gate::check::Answer;
+use crate::gate::hints::hints;
 use crate::gate::report::{self, Subject, VerifyReport};
 use crate::gate::verify::{OpenQuarantine, ReceiptFate, Verified, verify};
 use crate::volume::quarantine::Quarantine;
@@ -70,7 +71,7 @@ fn tell(verified: &Verified, subject: &Subject, ui: &Ui, exit: Exit) -> Result<(
     if let Some(note) = report::left_out(&verified.answer) {
         ui.note(&note);
     }
-    for hint in report::hints(&verified.answer, subject) {
+    for hint in hints(&verified.answer, subject) {
         ui.note(&format!("hint: {hint}"));
     }
     Ok(())
