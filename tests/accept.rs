@@ -193,7 +193,7 @@ fn a_pinned_manifest_stays_the_published_one_and_the_edit_is_named() {
 #[test]
 fn weights_are_accepted_only_when_that_is_insisted_on() {
     let site = Site::new();
-    flip_byte(&site.path(SHARD), 200);
+    flip_byte(&site.path(SHARD), 20_000);
     let gate = site.gate(&[]).expect_code(11);
     assert!(!gate.all().contains("muster accept"), "nobody is led to accept damage: {gate}");
     let out = site.accept(&[CONFIG, SHARD]).expect_code(12);
