@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use muster::core::model_name::ModelName;
+use muster::store::Store;
 use support::*;
 
 const MIB: u64 = 1 << 20;
@@ -61,6 +63,47 @@ fn a_pull_that_was_killed_at_half_goes_on_and_finished_shards_are_not_fetched_ag
     let most = repo.total_bytes() * 11 / 10 + 8 * MIB * connections;
     assert!(hub.total_body_bytes() <= most, "{} bytes sent", hub.total_body_bytes());
     world.args(["gate", "org/model"]).run().expect_code(0);
+}
+
+/// How many files of the model a store has records of, by a copy of it: of what a kill would leave.
+fn recorded(state: &Path) -> usize {
+    let copy = tempfile::tempdir().unwrap();
+    let mut folders = vec![state.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for from in std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+            let to = copy.path().join(from.strip_prefix(state).unwrap());
+            if from.is_dir() {
+                std::fs::create_dir_all(to).unwrap();
+                folders.push(from);
+                continue;
+            }
+            // The engine may have dropped it meanwhile; a copy of a moment in between is none, and set aside.
+            let _ = std::fs::copy(from, to);
+        }
+    }
+    let store = Store::open(copy.path(), "a test", jiff::Timestamp::UNIX_EPOCH).unwrap().store;
+    store.files(&ModelName::parse("org/model").unwrap()).unwrap().len()
+}
+
+// class: progress-lost, verify-cost
+#[test]
+fn a_pull_that_is_killed_without_a_word_hashes_no_finished_shard_again() {
+    let repo = shards(6, 16 * MIB);
+    let hub = Hub::start(repo.clone());
+    let world = Muster::on(&hub);
+    let (state, directory) = (world.volume().join(".muster/state"), world.model("org/model"));
+    hub.hold_after(repo.total_bytes() / 2);
+    let mut child = world.args(["pull", "org/model", "--connections", "1"]).spawn();
+    let shards_there = || in_place(&directory, &repo).iter().filter(|path| path.ends_with(".safetensors")).count();
+    wait_until("shards in place", SOON, || shards_there() >= 2);
+    wait_until("their records on disk", SOON, || recorded(&state) >= shards_there());
+    child.kill();
+    drop(child);
+    hub.cut(Origin::Cdn);
+    hub.release();
+    let out = pull(&world).env("MUSTER_LOG", "info").run().expect_code(0);
+    assert!(!out.stderr.contains("hashing files that no record speaks for"), "{out}");
+    assert_complete(&directory, &repo);
 }
 
 // class: progress-lost

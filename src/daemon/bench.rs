@@ -1,8 +1,11 @@
 //! What every job of one owner shares.
 //!
-//! Owns nothing that moves but the promises of room; it is made once and read by all workers.
+//! Owns nothing that moves but the promises of room and the count of what the store has not flushed;
+//! it is made once and read by all workers.
 
 use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -15,6 +18,7 @@ use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::model_name::ModelName;
 use crate::core::readback::Readback;
+use crate::core::receipt::FileRecord;
 use crate::fetch::{self, Pages};
 use crate::hub::HubClient;
 use crate::store::{AuditEntry, Phase, Store, StoreError};
@@ -22,10 +26,16 @@ use crate::volume::Volume;
 use crate::volume::adopt::TakeOver;
 use crate::volume::writer::WriterId;
 
+/// What a store that fails means for jobs, and for files.
+pub(super) const FORGOTTEN: &str = "jobs are not remembered; after a restart ask again for those without a directory";
+const REHASHED: &str = "files are not remembered; after a restart those without a receipt are hashed again";
+
 /// What every job of one owner shares.
 pub(super) struct Bench {
     pub(super) volume: Volume,
-    pub(super) store: Store,
+    pub(super) store: Arc<Store>,
+    /// Changes that the store has and the disk may not, since its last flush began.
+    pub(super) unflushed: Arc<AtomicU64>,
     pub(super) writer: WriterId,
     pub(super) blocking: Blocking,
     pub(super) data: Handle,
@@ -65,17 +75,33 @@ impl Bench {
         let at = clock::now();
         let line = |detail: &str| AuditEntry { at, phase, detail: detail.to_owned() };
         let lines: Vec<_> = details.into_iter().map(line).collect();
-        self.remembers(self.store.audit_all(name, &lines), "the history has a gap");
+        tell_loss(self.store.audit_all(name, &lines), "the history has a gap");
     }
 
-    /// Tells what it means that the store failed. Once: it stays so until the next start.
-    #[expect(clippy::unused_self, reason = "it is said of this owner's store")]
-    pub(super) fn remembers(&self, done: Result<(), StoreError>, lost: &str) {
-        if let Err(error) = done
-            && !error.is_known()
-        {
-            warn!(error = in_words(&error), "{lost}");
+    /// Remembers files that were verified, also past a kill: without its record, each would be hashed
+    /// again.
+    pub(super) fn remember_files(&self, name: &ModelName, files: &[FileRecord]) {
+        tell_loss(self.store.put_files(name, files), REHASHED);
+        self.flush_soon();
+    }
+
+    /// Has the store flushed by a thread that may wait for the disk; one at a time.
+    pub(super) fn flush_soon(&self) {
+        if self.unflushed.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
         }
+        let (store, unflushed) = (Arc::clone(&self.store), Arc::clone(&self.unflushed));
+        // Seen through by itself; the next start does without what it does not reach.
+        let _flushing = self.blocking.start(move || {
+            loop {
+                let changes = unflushed.load(Ordering::Acquire);
+                tell_loss(store.flush(), FORGOTTEN);
+                let done = unflushed.compare_exchange(changes, 0, Ordering::AcqRel, Ordering::Acquire);
+                if done.is_ok() {
+                    return;
+                }
+            }
+        });
     }
 
     /// Whether finished files are read back on this volume.
@@ -85,6 +111,15 @@ impl Bench {
             Readback::Never => false,
             Readback::Auto => !self.volume.fs_kind().trusts_positioned_writes(),
         }
+    }
+}
+
+/// Tells what it means that the store failed. Once: it stays so until the next start.
+pub(super) fn tell_loss(done: Result<(), StoreError>, lost: &str) {
+    if let Err(error) = done
+        && !error.is_known()
+    {
+        warn!(error = in_words(&error), "{lost}");
     }
 }
 

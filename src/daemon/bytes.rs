@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::warn;
 
-use super::bench::Bench;
+use super::bench::{Bench, tell_loss};
 use super::error::WorkError;
 use super::settling::Settling;
 use super::worker::{Site, Work};
@@ -99,7 +99,7 @@ impl Work {
             updated_at: clock::now(),
         };
         let kept = self.bench.store.put_origin(&self.spec.endpoint.origin(), &memory);
-        self.bench.remembers(kept, "the number of connections is not remembered");
+        tell_loss(kept, "the number of connections is not remembered");
     }
 
     /// Gives verified files their names and remembers them.

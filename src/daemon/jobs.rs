@@ -6,13 +6,12 @@
 //! scheduler's and the worker's.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
-use super::bench::Bench;
+use super::bench::{Bench, FORGOTTEN, tell_loss};
 use super::entry::{Entry, Wish};
 use super::events::{BACKLOG, Event};
 use super::live::Live;
@@ -27,7 +26,6 @@ use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
 
 /// What it means that the store does not take a job.
-const FORGOTTEN: &str = "jobs are not remembered; after a restart ask again for those without a directory";
 
 /// The table of jobs. Clones are the same table.
 #[derive(Clone)]
@@ -38,8 +36,6 @@ pub(super) struct Shared {
     entries: Mutex<BTreeMap<ModelName, Entry>>,
     pub(super) wake: Notify,
     events: broadcast::Sender<Event>,
-    /// Changes that the store has and the disk may not, since its last flush began.
-    unflushed: AtomicU64,
     /// Whether jobs that could not go on are taken up again without being asked.
     pub(super) patient: bool,
 }
@@ -58,8 +54,7 @@ pub struct Seen {
 impl Jobs {
     pub(super) fn new(bench: Arc<Bench>, patient: bool) -> Self {
         let events = broadcast::Sender::new(BACKLOG);
-        let (entries, unflushed) = (Mutex::default(), AtomicU64::new(0));
-        Self(Arc::new(Shared { bench, entries, wake: Notify::new(), events, unflushed, patient }))
+        Self(Arc::new(Shared { bench, entries: Mutex::default(), wake: Notify::new(), events, patient }))
     }
 
     /// Takes a job in. One that is asked for again goes on; a token lives in memory only.
@@ -102,8 +97,7 @@ impl Jobs {
 
     /// Takes proofs of files that are there, from whoever hashed them in this process.
     pub fn learn(&self, name: &ModelName, proved: &[FileRecord]) {
-        let lost = "what was hashed is not remembered, and is hashed again";
-        self.bench().remembers(self.bench().store.put_files(name, proved), lost);
+        self.bench().remember_files(name, proved);
     }
 
     /// Stops a job; it keeps what it has and waits for [`Jobs::resume`].
@@ -155,7 +149,7 @@ impl Jobs {
     pub fn history(&self, name: &ModelName) -> Vec<AuditEntry> {
         let history = self.0.bench.store.history(name);
         history.unwrap_or_else(|error| {
-            self.0.bench.remembers(Err(error), "the history cannot be read");
+            tell_loss(Err(error), "the history cannot be read");
             Vec::new()
         })
     }
@@ -195,9 +189,9 @@ impl Jobs {
         entries.remove(name);
         let bench = &self.0.bench;
         let forgotten = bench.store.remove_job(name).and_then(|()| bench.store.forget_model(name));
-        bench.remembers(forgotten, "the store keeps traces of a removed model");
+        tell_loss(forgotten, "the store keeps traces of a removed model");
         bench.audit(name, Phase::Removed, "");
-        bench.remembers(bench.store.forget_old_histories(), "histories of removed models are kept");
+        tell_loss(bench.store.forget_old_histories(), "histories of removed models are kept");
         self.tell(name, None, None);
     }
 
@@ -271,29 +265,10 @@ impl Jobs {
     pub(super) fn remember(&self, job: &Job) {
         let kept = self.0.bench.store.put_job(job);
         let is_kept = kept.is_ok();
-        self.0.bench.remembers(kept, FORGOTTEN);
+        tell_loss(kept, FORGOTTEN);
         if is_kept {
-            self.flush_soon();
+            self.bench().flush_soon();
         }
-    }
-
-    /// Has the store flushed by a thread that may wait for the disk; one at a time.
-    pub(super) fn flush_soon(&self) {
-        if self.0.unflushed.fetch_add(1, Ordering::AcqRel) > 0 {
-            return;
-        }
-        let shared = Arc::clone(&self.0);
-        // Seen through by itself; the next start does without what it does not reach.
-        let _flushing = self.0.bench.blocking.start(move || {
-            loop {
-                let changes = shared.unflushed.load(Ordering::Acquire);
-                shared.bench.remembers(shared.bench.store.flush(), FORGOTTEN);
-                let done = shared.unflushed.compare_exchange(changes, 0, Ordering::AcqRel, Ordering::Acquire);
-                if done.is_ok() {
-                    return;
-                }
-            }
-        });
     }
 
     fn tell(&self, name: &ModelName, state: Option<JobState>, error: Option<JobError>) {

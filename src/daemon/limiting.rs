@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::bench::Bench;
+use super::bench::{Bench, tell_loss};
 use super::jobs::Jobs;
 use super::pulse::Pulse;
 use super::refusal::JobRefusal;
@@ -146,8 +146,8 @@ impl Jobs {
         let Bench { limits, store, .. } = &**self.bench();
         limits.said().asked = limit;
         self.apply_limits();
-        self.bench().remembers(store.put_limit(limit), "the volume's limit is forgotten with the next start");
-        self.flush_soon();
+        tell_loss(store.put_limit(limit), "the volume's limit is forgotten with the next start");
+        self.bench().flush_soon();
     }
 
     /// Limits one job; nothing is what the configuration says.

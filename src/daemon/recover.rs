@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use tracing::warn;
 
+use super::bench::tell_loss;
 use super::held::Held;
 use super::jobs::Jobs;
 use super::live::Live;
@@ -26,7 +27,7 @@ pub(super) fn recover(jobs: &Jobs, admitted: bool) -> Result<(), VolumeError> {
     let bench = jobs.bench();
     let volume = &bench.volume;
     let mut known = bench.store.jobs().unwrap_or_else(|error| {
-        bench.remembers(Err(error), "the store does not answer; jobs are found in the directories");
+        tell_loss(Err(error), "the store does not answer; jobs are found in the directories");
         Vec::new()
     });
     let mut resting = None;

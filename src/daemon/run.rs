@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::admit::Promises;
-use super::bench::{Bench, blocking_threads};
+use super::bench::{Bench, blocking_threads, tell_loss};
 use super::bounds::{connections_max, syncs};
 use super::jobs::Jobs;
 use super::limiting::{self, LimitPolicy, Limits};
@@ -224,7 +224,7 @@ impl Daemon {
         let (ownership, jobs) = (Arc::clone(&self.ownership), self.jobs.clone());
         let released = self.jobs.bench().blocking.run(move || {
             let bench = jobs.bench();
-            bench.remembers(bench.store.flush(), "the store could not be flushed");
+            tell_loss(bench.store.flush(), "the store could not be flushed");
             ownership.release(now())
         });
         if let Err(error) = released.await {
@@ -308,7 +308,8 @@ fn bench(
     let (permit, takes, lost) = (Arc::clone(ownership), Arc::clone(ownership), Arc::clone(ownership));
     Bench {
         volume,
-        store,
+        store: Arc::new(store),
+        unflushed: Arc::default(),
         writer: ownership.writer(),
         blocking,
         data: data.handle(),

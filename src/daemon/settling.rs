@@ -73,8 +73,7 @@ impl Settling {
 
     fn keep(&self, bench: &Bench, ready: Vec<FileRecord>) {
         if !ready.is_empty() {
-            let lost = "files are not remembered; after a restart those without a receipt are hashed again";
-            bench.remembers(bench.store.put_files(&self.name, &ready), lost);
+            bench.remember_files(&self.name, &ready);
         }
         self.records().settled.extend(ready);
     }
