@@ -16,6 +16,9 @@ const GAIN: f64 = 1.05;
 /// Up to so many they stay unless they bring less: each pauses between two files, and the others fill
 /// the pause.
 const PLENTY: usize = 16;
+/// Bytes a second that no server grudges a connection: where each brings as much and has a file of its
+/// own, another would come out of its file's order, to be read from the disk again for the hash.
+const FAST: f64 = 100e6;
 /// Growth from one window to the next that shows that connections are still starting.
 const STARTING: f64 = 1.25;
 /// Windows that they may take for it.
@@ -59,6 +62,8 @@ pub struct Window {
     pub failures: u32,
     /// Whether every allowed connection had work, and none waited for leave to ask for it.
     pub busy: bool,
+    /// Files that are not fetched yet: more connections than these share one.
+    pub files: usize,
 }
 
 /// The number of connections, adapting.
@@ -70,6 +75,8 @@ pub struct Pace {
     phase: Phase,
     /// The throughput of the last window.
     rate: f64,
+    /// Files that there were in it.
+    files: usize,
     /// The throughput of the last few.
     recent: f64,
     /// Windows that the first connections took until they brought all they could.
@@ -118,6 +125,7 @@ impl Pace {
             recent: 0.0,
             starts_in: 1,
             rate: 0.0,
+            files: 0,
             best: (0.0, level),
             harmful: None,
             careful: false,
@@ -157,6 +165,7 @@ impl Pace {
         let last = self.rate;
         self.rate = window.bytes as f64 / window.span.as_secs_f64().max(0.001);
         self.recent = f64::midpoint(self.recent, self.rate);
+        self.files = window.files;
         if self.recent > self.best.0 {
             self.best = (self.recent, self.level);
         }
@@ -224,7 +233,7 @@ impl Pace {
         } else if gain < HARM {
             self.take_back(Some(before));
         } else if gain < GAIN {
-            let stays = gain >= 1.0 && self.level <= PLENTY;
+            let stays = gain >= 1.0 && self.level <= PLENTY.min(self.files);
             self.careful = true;
             self.step_back(if stays { self.level } else { before.level });
             self.rest = (self.rest * 2).min(REST_MAX);
@@ -265,11 +274,12 @@ impl Pace {
         self.level = level;
     }
 
-    /// Tries more connections, where that is not known to do harm.
+    /// Tries more connections, where that is not known to do harm and may be worth a file's order.
     fn grow(&mut self, rate: f64) {
         let step = if self.careful { (self.level / 4).max(1) } else { self.level };
         let most = self.harmful.map_or(self.max, |harmful| usize::midpoint(self.level, harmful));
-        let level = (self.level + step).min(most).min(self.max);
+        let useful = if rate > FAST * self.level as f64 { self.files.max(self.level) } else { self.max };
+        let level = (self.level + step).min(most).min(useful).min(self.max);
         if level > self.level {
             self.attempt(level, rate);
         } else {
@@ -312,12 +322,12 @@ mod tests {
         fn the_number_of_connections_stays_within_its_bounds_whatever_comes(
             max in 0usize..300,
             remembered in prop::option::of(0usize..1000),
-            windows in prop::collection::vec((0u64..20_000, any::<u64>(), 0u32..9, any::<bool>()), 0..200),
+            windows in prop::collection::vec((0u64..20_000, any::<u64>(), 0u32..9, any::<bool>(), 0usize..200), 0..200),
         ) {
             let (mut pace, mut pinned) = (Pace::adaptive(max, remembered), Pace::pinned(max));
-            for (millis, bytes, failures, busy) in windows {
+            for (millis, bytes, failures, busy, files) in windows {
                 let before = pace.level();
-                let window = Window { span: Duration::from_millis(millis), bytes, failures, busy };
+                let window = Window { span: Duration::from_millis(millis), bytes, failures, busy, files };
                 let level = pace.observe(&window);
                 prop_assert!((1..=max.max(1)).contains(&level) && level == pace.level());
                 prop_assert!((1..=max.max(1)).contains(&pace.safe_level()));
@@ -331,7 +341,7 @@ mod tests {
     }
 
     fn drive(pace: &mut Pace, windows: usize, rate_of: impl Fn(usize) -> u64) -> Vec<usize> {
-        let window = |bytes| Window { span: Duration::from_secs(1), bytes, failures: 0, busy: true };
+        let window = |bytes| Window { span: Duration::from_secs(1), bytes, failures: 0, busy: true, files: 119 };
         (0..windows).map(|_| pace.observe(&window(rate_of(pace.level())))).collect()
     }
 
@@ -340,6 +350,19 @@ mod tests {
         let mut pace = Pace::adaptive(16, None);
         let levels = drive(&mut pace, 20, |level| level as u64 * 20_000_000);
         assert_eq!(levels.last(), Some(&16));
+    }
+
+    #[test]
+    fn fast_connections_with_a_file_each_are_enough_and_slow_ones_are_not() {
+        let levels = |rate: u64, files| {
+            let mut pace = Pace::adaptive(64, None);
+            let window = |bytes| Window { span: Duration::from_secs(1), bytes, failures: 0, busy: true, files };
+            (0..10).map(|_| pace.observe(&window(rate * pace.level() as u64))).max().unwrap()
+        };
+        assert_eq!(levels(150_000_000, 8), 8, "each more would tear a file");
+        assert_eq!(levels(150_000_000, 12), 12);
+        assert_eq!(levels(150_000_000, 119), 64);
+        assert_eq!(levels(20_000_000, 8), 64, "a server that grudges them wants more of them");
     }
 
     #[test]
@@ -371,7 +394,7 @@ mod tests {
     #[test]
     fn it_steps_back_on_errors_and_on_collapse() {
         let mut pace = Pace::adaptive(64, Some(16));
-        let failed = |failures| Window { span: Duration::from_secs(1), bytes: 1, failures, busy: true };
+        let failed = |failures| Window { span: Duration::from_secs(1), bytes: 1, failures, busy: true, files: 119 };
         assert_eq!(pace.observe(&failed(1)), 16, "one of sixteen says nothing");
         assert_eq!(pace.observe(&failed(4)), 12);
         let mut pace = Pace::adaptive(64, None);
@@ -384,7 +407,7 @@ mod tests {
     #[test]
     fn a_pinned_number_stays() {
         let mut pace = Pace::pinned(3);
-        let failed = Window { span: Duration::from_secs(1), bytes: 0, failures: 9, busy: true };
+        let failed = Window { span: Duration::from_secs(1), bytes: 0, failures: 9, busy: true, files: 119 };
         assert_eq!(pace.observe(&failed), 3);
     }
 }

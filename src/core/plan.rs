@@ -247,6 +247,12 @@ impl Plan {
         self.remaining
     }
 
+    /// Files that are not fetched to their last byte.
+    #[must_use]
+    pub fn unfetched(&self) -> usize {
+        self.files.values().filter(|file| file.active > 0 || !file.unassigned.is_empty()).count()
+    }
+
     /// The file to hand out from: the last one if it has more, else the largest that nobody
     /// works on, else the one that has most per connection.
     fn choose(&self, last: Option<FileId>) -> Option<FileId> {

@@ -169,6 +169,7 @@ impl Pool {
             busy: !is_held
                 && !self.shared.context.source.is_held_up()
                 && progress.connections() as usize >= self.pace.level(),
+            files: self.shared.plan().unfetched(),
         };
         if window.span >= WINDOW / 2 {
             if !is_held {

@@ -481,7 +481,8 @@ impl World<'_> {
         let bytes = (self.came - before) as u64;
         let held_up = |seat: &Seat| seat.flow.as_ref().is_some_and(|flow| matches!(flow.step, Step::Leave(_)));
         let busy = open >= self.level && !self.seats.iter().any(held_up);
-        let level = self.pace.observe(&Window { span, bytes, failures, busy });
+        let files = self.plan.unfetched();
+        let level = self.pace.observe(&Window { span, bytes, failures, busy, files });
         self.level = if self.broken == Broken::StepsBack { level.max(self.level) } else { level };
         for seat in self.level..self.seats.len() {
             self.leave(seat, false);
