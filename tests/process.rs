@@ -283,7 +283,9 @@ fn memory_stays_small_whatever_the_size_of_the_model() {
     }
     child.wait(SOON).expect_code(0);
     println!("peak {} MiB, {} MiB of it not backed by files", peak / 1024, own / 1024);
-    assert!(peak > 0 && peak <= 64 << 10, "{peak} KiB");
+    // What is backed by files is this unoptimised program, for the most part; `benches/compare` holds the whole of
+    // the real one to 64 MiB.
+    assert!(own > 0 && own <= 48 << 10, "{own} KiB of {peak}");
 }
 
 // class: bounds

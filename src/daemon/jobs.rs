@@ -25,8 +25,6 @@ use crate::fetch::Throttle;
 use crate::hub::Token;
 use crate::store::{AuditEntry, Phase};
 
-/// What it means that the store does not take a job.
-
 /// The table of jobs. Clones are the same table.
 #[derive(Clone)]
 pub struct Jobs(pub(super) Arc<Shared>);

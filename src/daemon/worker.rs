@@ -40,8 +40,6 @@ use crate::volume::foreign::Beginning;
 use crate::volume::publish::Staged;
 use crate::volume::{ModelDir, VolumeError, adopt};
 
-/// What it means that the store does not take what was hashed.
-
 /// One job being worked on.
 pub(super) struct Work {
     pub(super) bench: Arc<Bench>,

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::hash::LOOKS_MAX;
+use super::hash::Pages;
 use crate::core::causes::in_words;
 use crate::core::gguf::{self, Gguf, Reading};
 use crate::core::identity::Identity;
@@ -66,18 +67,20 @@ impl Structure {
 }
 
 /// Looks into the weight files of `manifest`. `identities` has what each file was when it was
-/// judged right, in the manifest's order. None when one of them has changed since.
+/// judged right, in the manifest's order; `pages` is what becomes of those that are read. None when one
+/// of them has changed since.
 pub(super) fn look_into(
     dir: &ModelDir,
     manifest: &Manifest,
     identities: &[Identity],
     strictness: Strictness,
+    pages: Pages,
 ) -> Option<Structure> {
     let mut found = Structure::unseen(strictness);
     if strictness == Strictness::Off {
         return Some(found);
     }
-    let file = |(entry, identity): (_, &Identity)| as_file(dir, entry, *identity);
+    let file = |(entry, identity): (_, &Identity)| as_file(dir, entry, *identity, pages);
     let files = manifest.files().iter().zip(identities).filter_map(file);
     let (indexes, weights): (Vec<_>, Vec<_>) = files.partition(|file| file.role == Role::Index);
     found.looked_at = (indexes.len() + weights.len()) as u64;
@@ -160,6 +163,7 @@ struct File<'a> {
     /// What it was when it was judged right.
     identity: Identity,
     role: Role,
+    pages: Pages,
 }
 
 /// Faults of an index.
@@ -197,8 +201,8 @@ impl From<VolumeError> for Stop {
     }
 }
 
-fn as_file<'a>(dir: &'a ModelDir, entry: &'a FileEntry, identity: Identity) -> Option<File<'a>> {
-    Some(File { dir, entry, identity, role: Role::of(&entry.path)? })
+fn as_file<'a>(dir: &'a ModelDir, entry: &'a FileEntry, identity: Identity, pages: Pages) -> Option<File<'a>> {
+    Some(File { dir, entry, identity, role: Role::of(&entry.path)?, pages })
 }
 
 impl File<'_> {
@@ -210,6 +214,9 @@ impl File<'_> {
             return Err(Stop::Changed);
         }
         let result = work(&file, before.size);
+        if self.pages == Pages::Drop {
+            file.drop_pages(&(0..before.size));
+        }
         if file.identity_now()? == before { result } else { Err(Stop::Changed) }
     }
 
@@ -312,7 +319,8 @@ mod tests {
 
     fn look(files: &[(&str, Vec<u8>)]) -> Structure {
         let (place, manifest, identities) = directory(files);
-        look_into(&ModelDir::open(place.path()).unwrap(), &manifest, &identities, Strictness::Check).unwrap()
+        look_into(&ModelDir::open(place.path()).unwrap(), &manifest, &identities, Strictness::Check, Pages::Keep)
+            .unwrap()
     }
 
     /// A file whose header has at least so many bytes.
@@ -350,7 +358,7 @@ mod tests {
         for name in ["a.safetensors", "a.gguf", "a.safetensors.index.json"] {
             let (place, manifest, identities) = directory(&[(name, of_header(1)), ("z.json", b"{}".to_vec())]);
             let dir = ModelDir::open(place.path()).unwrap();
-            let look = |identities: &[Identity]| look_into(&dir, &manifest, identities, Strictness::Warn);
+            let look = |identities: &[Identity]| look_into(&dir, &manifest, identities, Strictness::Warn, Pages::Keep);
             assert!(look(&identities).is_some());
             let mut other = identities.clone();
             other[0].ctime_ns += 1;

@@ -122,7 +122,8 @@ impl<'a> Survey<'a> {
 
     /// Looks into the weight files, which are all right; none when one has changed since.
     pub(super) fn look_into(&self, identities: &[Identity], strictness: Strictness) -> Option<Structure> {
-        look_into(self.dir, self.manifest, identities, strictness)
+        // A launcher reads them next.
+        look_into(self.dir, self.manifest, identities, strictness, Pages::Keep)
     }
 
     /// Whether every file was hashed for this check.

@@ -153,7 +153,7 @@ impl Work<'_> {
             return Done { receipt, quarantined, ..Done::nothing(decision) };
         }
         // The receipt speaks of bytes, and they are right whatever is in them.
-        let Some(structure) = look_into(self.dir, self.manifest, &identities, self.strictness) else {
+        let Some(structure) = look_into(self.dir, self.manifest, &identities, self.strictness, Pages::Drop) else {
             return Done { receipt, ..Done::nothing(Decision::closed(Why::Unsteady, Some(self.manifest), vec![])) };
         };
         Done { decision: decision.also(structure.reasons()), structure, receipt, quarantined }
