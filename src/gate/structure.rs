@@ -7,8 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::hash::LOOKS_MAX;
-use super::hash::Pages;
+use super::hash::{LOOKS_MAX, Pages};
 use crate::core::causes::in_words;
 use crate::core::gguf::{self, Gguf, Reading};
 use crate::core::identity::Identity;
