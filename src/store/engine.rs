@@ -11,6 +11,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -116,6 +117,10 @@ impl Drop for Engine {
 
 fn open_unlocked(dir: &Path) -> Result<sled::Db, Refusal> {
     for _ in 0..LOCK_ATTEMPTS {
+        if !drop_half_written(dir).map_err(|error| sort(error.into()))? {
+            thread::sleep(LOCK_WAIT);
+            continue;
+        }
         let config = sled::Config::new().path(dir).cache_capacity(CACHE_BYTES).mode(sled::Mode::LowSpace);
         match guarded(|| config.flush_every_ms(None).open()) {
             Ok(Ok(db)) => return Ok(db),
@@ -125,6 +130,32 @@ fn open_unlocked(dir: &Path) -> Result<sled::Db, Refusal> {
         }
     }
     Err(Refusal::Locked)
+}
+
+/// Removes what the engine has written only in part when it was killed. It would take that for damage, though nothing
+/// depends on it yet: it reads a snapshot before that has its final name, and writes its configuration in two steps,
+/// before there is a database. False while somebody holds its lock, who may be writing just that.
+fn drop_half_written(dir: &Path) -> io::Result<bool> {
+    let gone = |path: &Path| match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let _lock = match File::open(dir.join("db")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            gone(&dir.join("conf"))?;
+            None
+        }
+        Ok(db) if db.try_lock().is_err() => return Ok(false),
+        opened => Some(opened?),
+    };
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let is_half = |name: &str| name.starts_with("snap.") && name.ends_with(".generating");
+        if entry.file_name().to_str().is_some_and(is_half) {
+            gone(&entry.path())?;
+        }
+    }
+    Ok(true)
 }
 
 /// sled tells a lock that is held by words only.

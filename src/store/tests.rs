@@ -1,6 +1,7 @@
 //! The store as a whole: what it remembers, and what it does when its files are damaged.
 
 mod drills;
+mod kills;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
