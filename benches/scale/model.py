@@ -10,13 +10,13 @@ BLOCK = 4 << 20
 COMMIT = "5ca1ab1e" * 5
 
 
-def _header(size):
+def _header(size, tensor):
     """A safetensors header whose one tensor fills the rest of the file."""
     for room in (128, 64):
         length = size - 8 - room
         if length < 0:
             continue
-        text = json.dumps({"w": {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}})
+        text = json.dumps({tensor: {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}})
         return room.to_bytes(8, "little") + text.encode().ljust(room)
     raise ValueError(f"{size} bytes are too few for a safetensors file")
 
@@ -26,7 +26,7 @@ def _write(job):
     # One random block a process; every file differs from its first bytes on.
     block = _write.block = getattr(_write, "block", None) or os.urandom(BLOCK)
     digest = hashlib.sha256()
-    head = _header(size)
+    head = _header(size, f"w{seed}")
     with open(path, "wb", buffering=0) as file:
         left = size
         for piece in (head, seed.to_bytes(8, "little")):
