@@ -343,6 +343,29 @@ fn a_stop_ends_idle_connections_at_once() {
     assert!(TcpStream::connect(hub.address).is_err());
 }
 
+// class: stalls, bounds
+#[test]
+fn idle_connections_make_room_for_whoever_waits() {
+    let hub = Served::start();
+    // As many as are served at a time, each with an answer behind it.
+    let idle: Vec<_> = (0..256)
+        .map(|_| {
+            let mut stream = TcpStream::connect(hub.address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            stream.write_all(b"HEAD /x HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream.read_exact(&mut [0; 16]).unwrap();
+            stream
+        })
+        .collect();
+    // Idle ones would keep their places for a minute, and nobody waits so long for the head of an answer.
+    for _ in 0..20 {
+        let mut late = hub.send("GET", &shard_url(), &[], b"");
+        late.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        late.read_exact(&mut [0; 16]).unwrap();
+    }
+    drop(idle);
+}
+
 /// Unknown names are looked for again at most once a second.
 #[track_caller]
 fn mirror_until(mut condition: impl FnMut() -> bool) {
