@@ -187,6 +187,40 @@ fn a_cut_shard_names_the_missing_bytes_every_time() {
     }
 }
 
+// class: gate, wrong-bytes, revision
+#[test]
+fn every_other_way_to_be_wrong_names_file_and_remedy_and_the_command_never_runs() {
+    type Wrong = fn(&Model);
+    let longer: Wrong = |model| {
+        use std::io::Write as _;
+        fs::File::options().append(true).open(model.path(SHARD)).unwrap().write_all(b"more").unwrap();
+    };
+    // Another's bytes of the same size, so that the length tells nothing.
+    let swapped: Wrong = |model| fs::write(model.path(SHARD), weights(1002, 77)).unwrap();
+    let folder: Wrong = |model| {
+        fs::remove_file(model.path(SHARD)).unwrap();
+        fs::create_dir(model.path(SHARD)).unwrap();
+    };
+    let untouched: Wrong = |_| ();
+    let other = ["--manifest-id", "0000000000000000000000000000000000000000000000000000000000000000"];
+    let cases: [(&str, Wrong, &[&str], i32, &str, &str); 5] = [
+        ("longer", longer, &[], 11, SHARD, "muster pull"),
+        ("swapped", swapped, &[], 11, SHARD, "muster pull"),
+        ("a folder", folder, &[], 11, SHARD, "muster pull"),
+        ("another commit", untouched, &["--revision", "v2"], 10, "v2", "--revision REVISION brings"),
+        ("another manifest", untouched, &other, 12, "manifest", "correct --manifest-id"),
+    ];
+    for (what, wrong, arguments, code, names, remedy) in cases {
+        let model = kimi();
+        wrong(&model);
+        let all: Vec<_> = ["gate", "kimi"].iter().chain(arguments).copied().collect();
+        let (ended, ran) = Caller::on(model.volume()).launches(&all);
+        assert_eq!((ended.code, ran), (Some(code), false), "{what}: {}{}", ended.stdout, ended.stderr);
+        assert!(ended.stdout.contains(names), "{what}: {}", ended.stdout);
+        assert!(ended.stderr.contains("hint: ") && ended.stderr.contains(remedy), "{what}: {}", ended.stderr);
+    }
+}
+
 // class: gate
 #[test]
 fn a_link_in_the_place_of_a_file_keeps_the_gate_closed() {
