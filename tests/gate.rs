@@ -190,7 +190,9 @@ fn a_cut_shard_names_the_missing_bytes_every_time() {
 // class: gate, wrong-bytes, revision
 #[test]
 fn every_other_way_to_be_wrong_names_file_and_remedy_and_the_command_never_runs() {
+    const OTHER: &[&str] = &["--manifest-id", "0000000000000000000000000000000000000000000000000000000000000000"];
     type Wrong = fn(&Model);
+    type Case = (&'static str, Wrong, &'static [&'static str], i32, &'static str, &'static str);
     let longer: Wrong = |model| {
         use std::io::Write as _;
         fs::File::options().append(true).open(model.path(SHARD)).unwrap().write_all(b"more").unwrap();
@@ -202,13 +204,12 @@ fn every_other_way_to_be_wrong_names_file_and_remedy_and_the_command_never_runs(
         fs::create_dir(model.path(SHARD)).unwrap();
     };
     let untouched: Wrong = |_| ();
-    let other = ["--manifest-id", "0000000000000000000000000000000000000000000000000000000000000000"];
-    let cases: [(&str, Wrong, &[&str], i32, &str, &str); 5] = [
+    let cases: [Case; 5] = [
         ("longer", longer, &[], 11, SHARD, "muster pull"),
         ("swapped", swapped, &[], 11, SHARD, "muster pull"),
         ("a folder", folder, &[], 11, SHARD, "muster pull"),
         ("another commit", untouched, &["--revision", "v2"], 10, "v2", "--revision REVISION brings"),
-        ("another manifest", untouched, &other, 12, "manifest", "correct --manifest-id"),
+        ("another manifest", untouched, OTHER, 12, "manifest", "correct --manifest-id"),
     ];
     for (what, wrong, arguments, code, names, remedy) in cases {
         let model = kimi();
