@@ -320,7 +320,7 @@ fn bench(
         retry_for: options.retry_for,
         witness: (program(), host),
         may_write: Arc::new(move || {
-            permit.permit(clock::since_boot()).map_err(|lost| {
+            permit.permit_anew(now()).map_err(|lost| {
                 warn!(%lost, "not writing");
                 OwnershipLost
             })

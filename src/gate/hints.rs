@@ -1,7 +1,7 @@
 //! What to do about a closed gate.
 //!
-//! Owns the hint of each kind of trouble, but for those of a policy ([`explain`]) and of deliberate
-//! edits ([`edited`]), which have the words themselves. Says nothing that the [`Answer`] does not hold.
+//! Owns the hint of each kind of trouble, but for those of a policy (`explain`) and of deliberate
+//! edits (`edited`), which have the words themselves. Says nothing that the [`Answer`] does not hold.
 
 use super::check::Answer;
 use super::report::Subject;

@@ -30,8 +30,13 @@ pub struct AdoptArgs {
     /// Directory with the files of a repository, whoever brought them
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Repository that it is of: org/name, org/name@revision or hf://[datasets/|spaces/]org/name[@revision]
-    #[arg(long, value_name = "REPO", env = "MUSTER_REPO")]
+    /// The repository that it is of.
+    #[arg(
+        long,
+        value_name = "REPO",
+        env = "MUSTER_REPO",
+        help = "Repository that it is of: org/name, org/name@revision or hf://[datasets/|spaces/]org/name[@revision]"
+    )]
     pub repo: String,
     /// Kind of repository: model, dataset or space
     #[arg(long, visible_alias = "type", value_name = "T", env = "MUSTER_REPO_TYPE", value_parser = parse_kind)]

@@ -212,6 +212,18 @@ impl Ownership {
         if silent_for >= HALF_LEASE { Err(Lost::Stale { silent_for }) } else { Ok(()) }
     }
 
+    /// As [`Self::permit`]; what the next heartbeat would mend is mended first. A process that stood still wakes up
+    /// with work to do and a heartbeat to make, and nobody says which comes first.
+    ///
+    /// # Errors
+    /// [`Lost`]: do not write.
+    pub fn permit_anew(&self, now: Now) -> Result<(), Lost> {
+        match self.permit(now.boot) {
+            Err(Lost::Stale { .. } | Lost::Displaced) => self.beat(now),
+            said => said,
+        }
+    }
+
     /// Gives the volume back at the end. The caller's writers have all ended. Without it a
     /// follower finds out by other means, a moment or a lease later.
     ///

@@ -134,6 +134,19 @@ fn a_process_that_is_gone_is_succeeded_at_once_and_its_partials_taken_in_place()
 }
 
 #[test]
+fn a_writer_that_stood_still_mends_its_permit_where_it_wants_to_write_unless_somebody_took_over() {
+    let place = Place::new();
+    let owner = place.acquire(&us(), 1).unwrap();
+    assert!(matches!(owner.permit(boot(40)), Err(Lost::Stale { .. })));
+    owner.permit_anew(at(40)).unwrap();
+    owner.permit(boot(41)).unwrap();
+    let dead = Place::new();
+    let before = dead.acquire(&ended_process(), 1).unwrap();
+    dead.acquire(&us(), 2).unwrap();
+    assert_eq!(before.permit_anew(at(40)), Err(Lost::Superseded { by: 2 }));
+}
+
+#[test]
 fn a_pid_that_was_given_out_again_is_not_taken_for_its_predecessor() {
     let place = Place::new();
     place.acquire(&us(), 1).unwrap();
