@@ -4,6 +4,7 @@
 //! source of randomness: time, randomness and facts are arguments. Every other layer may use
 //! this one; this one uses none.
 
+pub mod blocks;
 pub mod budget;
 pub mod causes;
 pub mod claims;

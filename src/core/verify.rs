@@ -7,6 +7,7 @@
 use sha1::Digest as _;
 use thiserror::Error;
 
+use super::blocks::{BLOCK_SIZE, Blocks, State};
 use super::digest::{Digest, GitSha1, Sha256};
 use super::manifest::FileEntry;
 
@@ -34,16 +35,15 @@ pub enum Mismatch {
 /// Evidence that bytes with the expected digest were seen from first to last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    size: u64,
     digest: Digest,
-    sha256: Sha256,
+    blocks: Blocks,
 }
 
 impl Proof {
     /// Size in bytes.
     #[must_use]
     pub const fn size(&self) -> u64 {
-        self.size
+        self.blocks.size()
     }
 
     /// The manifest's digest, which the bytes matched.
@@ -55,7 +55,13 @@ impl Proof {
     /// SHA-256 of the bytes, whatever kind of digest the manifest has.
     #[must_use]
     pub const fn sha256(&self) -> Sha256 {
-        self.sha256
+        self.blocks.sha256()
+    }
+
+    /// Digests of the file's blocks.
+    #[must_use]
+    pub const fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 }
 
@@ -66,6 +72,8 @@ pub struct FileHasher {
     size: u64,
     position: u64,
     sha256: sha2::Sha256,
+    /// Where the hash stood between the blocks so far.
+    states: Vec<State>,
     git: Option<sha1::Sha1>,
 }
 
@@ -77,7 +85,14 @@ impl FileHasher {
             Digest::Sha256(_) => None,
             Digest::GitBlob(_) => Some(sha1::Sha1::new().chain_update(format!("blob {}\0", entry.size))),
         };
-        Self { expected: entry.digest, size: entry.size, position: 0, sha256: sha2::Sha256::new(), git }
+        Self {
+            expected: entry.digest,
+            size: entry.size,
+            position: 0,
+            sha256: sha2::Sha256::new(),
+            states: Vec::new(),
+            git,
+        }
     }
 
     /// Bytes taken so far: the offset of the next one.
@@ -87,25 +102,34 @@ impl FileHasher {
     }
 
     /// Takes the next bytes.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.sha256.update(bytes);
+    pub fn update(&mut self, mut bytes: &[u8]) {
         if let Some(git) = &mut self.git {
             git.update(bytes);
         }
-        self.position += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let room = BLOCK_SIZE - self.position % BLOCK_SIZE;
+            let room = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
+            let (block, behind) = bytes.split_at(room);
+            self.sha256.update(block);
+            self.position += block.len() as u64;
+            if self.position.is_multiple_of(BLOCK_SIZE) && self.position < self.size {
+                self.states.push(State::of(&self.sha256));
+            }
+            bytes = behind;
+        }
     }
 
     /// Ends the file and takes its bytes as they are, on an operator's word: the proof speaks of their
     /// own SHA-256. `true` when they are what the manifest says all the same.
-    #[must_use]
-    pub fn accept(self) -> (Proof, bool) {
-        let size = self.position;
-        let sha256 = Sha256::from_bytes(self.sha256.clone().finalize().into());
-        let proof = Proof { size, digest: Digest::Sha256(sha256), sha256 };
-        match self.finish() {
-            Ok(published) => (published, true),
-            Err(_) => (proof, false),
-        }
+    ///
+    /// # Errors
+    /// [`Mismatch::Size`].
+    pub fn accept(self) -> Result<(Proof, bool), Mismatch> {
+        let expected = self.expected;
+        let (blocks, found) = self.end()?;
+        let is_published = found == expected;
+        let digest = if is_published { expected } else { Digest::Sha256(blocks.sha256()) };
+        Ok((Proof { digest, blocks }, is_published))
     }
 
     /// Ends the file.
@@ -113,18 +137,24 @@ impl FileHasher {
     /// # Errors
     /// [`Mismatch`] when size or digest differ from the manifest's.
     pub fn finish(self) -> Result<Proof, Mismatch> {
-        if self.position != self.size {
-            return Err(Mismatch::Size { expected: self.size, found: self.position });
+        let expected = self.expected;
+        let (blocks, found) = self.end()?;
+        if found != expected {
+            return Err(Mismatch::Digest { expected, found });
         }
+        Ok(Proof { digest: expected, blocks })
+    }
+
+    /// What the bytes are, in the manifest's kind of digest, too.
+    fn end(self) -> Result<(Blocks, Digest), Mismatch> {
         let sha256 = Sha256::from_bytes(self.sha256.finalize().into());
         let found = match self.git {
             None => Digest::Sha256(sha256),
             Some(git) => Digest::GitBlob(GitSha1::from_bytes(git.finalize().into())),
         };
-        if found != self.expected {
-            return Err(Mismatch::Digest { expected: self.expected, found });
-        }
-        Ok(Proof { size: self.size, digest: self.expected, sha256 })
+        let blocks = Blocks::new(self.size, sha256, self.states).filter(|_| self.position == self.size);
+        let mismatch = Mismatch::Size { expected: self.size, found: self.position };
+        blocks.map(|blocks| (blocks, found)).ok_or(mismatch)
     }
 }
 

@@ -285,6 +285,7 @@ impl From<VolumeError> for NotProved {
 /// What is known of a file that was just hashed, once its identity counts.
 fn record(model: &ModelDir, entry: &FileEntry, hashed: Hashed) -> Result<FileRecord, VolumeError> {
     let Hashed { proof, identity } = hashed;
+    model.note_blocks([proof.blocks()]);
     model.settle_record(FileRecord::new(entry.path.clone(), &proof, identity, Proved::Readback))
 }
 

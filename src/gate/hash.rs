@@ -119,10 +119,8 @@ pub(super) fn hash_as_it_is(dir: &ModelDir, entry: &FileEntry) -> Result<(Hashed
     let found = FileEntry { size: identity.size, ..entry.clone() };
     let fed = feed(&file, FileHasher::new(&found), Pages::Keep, &|_| ()).map_err(|error| cannot(&error, entry))?;
     let hasher = fed.ok_or(Why::Changing)?;
-    if hasher.position() < identity.size {
-        return Err(ended_early(hasher.position(), identity.size));
-    }
-    let (proof, is_published) = hasher.accept();
+    let read = hasher.position();
+    let (proof, is_published) = hasher.accept().map_err(|_short| ended_early(read, identity.size))?;
     Ok((Hashed { proof, identity }, is_published))
 }
 

@@ -191,6 +191,7 @@ impl Work<'_> {
 
     fn renew(&self, right: Vec<(&FileEntry, Hashed)>, started_ns: i64) -> Result<(), VolumeError> {
         let kind = self.dir.fs_kind();
+        self.dir.note_blocks(right.iter().map(|(_, hashed)| hashed.proof.blocks()));
         let records = right.into_iter().map(|(entry, hashed)| {
             let counts = is_settled(&hashed.identity, started_ns, kind);
             let identity = if counts { hashed.identity } else { hashed.identity.distrusted() };

@@ -109,22 +109,27 @@ impl Dir {
     /// Opens a file for reading. Never waits: a pipe or device opens at once and is found out by
     /// its type.
     pub fn open_file(&self, name: &str) -> Result<File> {
-        self.open_with(name, OFlags::RDONLY)
+        self.open_with(name, OFlags::RDONLY, Mode::empty())
     }
 
     /// Opens an existing file for reading and writing.
     pub fn open_for_writing(&self, name: &str) -> Result<File> {
-        self.open_with(name, OFlags::RDWR)
+        self.open_with(name, OFlags::RDWR, Mode::empty())
     }
 
     /// As [`Self::open_for_writing`], past the page cache.
     pub fn open_direct(&self, name: &str) -> Result<File> {
-        self.open_with(name, OFlags::RDWR | OFlags::DIRECT)
+        self.open_with(name, OFlags::RDWR | OFlags::DIRECT, Mode::empty())
     }
 
-    fn open_with(&self, name: &str, access: OFlags) -> Result<File> {
+    /// Opens a file for writing behind its end; makes it when missing, with mode 0666 under the umask.
+    pub(super) fn open_to_append(&self, name: &str) -> Result<File> {
+        self.open_with(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, FILE_MODE)
+    }
+
+    fn open_with(&self, name: &str, access: OFlags, mode: Mode) -> Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = match self.open_raw(name, flags, Mode::empty(), Step::Open) {
+        let file = match self.open_raw(name, flags, mode, Step::Open) {
             // Sockets, devices that are not there, and folders to write into do not even open.
             Err(error) if matches!(error.errno(), Some(Errno::NXIO | Errno::NODEV | Errno::ISDIR)) => {
                 return Err(VolumeError::NotRegular { path: self.shown(name) });

@@ -19,13 +19,14 @@ use crate::core::repo_path::OWN_DIR;
 /// Names that the owner's area has.
 const AREA: [&str; 7] = ["owners", "state", "quarantine", "log", "retired", "status.json", "api.sock"];
 /// Names that our folder in a model directory has.
-const OWN: [&str; 9] = [
+const OWN: &[&str] = &[
     "manifest.json",
     "manifest.pending.json",
     "receipt.json",
     "receipt.previous.json",
     "local.json",
     "in-use",
+    "blocks",
     "partial",
     "retired",
     "quarantine",
@@ -108,7 +109,7 @@ impl ModelDir {
     /// Names in our folder that muster does not give.
     pub fn strangers(&self) -> Result<Vec<String>> {
         let Some(own) = self.own()? else { return Ok(Vec::new()) };
-        let mut found = strangers(&own, &OWN)?;
+        let mut found = strangers(&own, OWN)?;
         if let Some(partials) = folder(Some(own), "partial")? {
             let is_strange = |entry: &Entry| PartialName::parse(&entry.name).is_none() && !is_passing(&entry.name);
             let strange = partials.list()?.into_iter().filter(is_strange);

@@ -9,6 +9,7 @@
 
 pub mod adopt;
 pub mod aside;
+mod blocks_file;
 mod claims_file;
 pub mod contents;
 mod copy;

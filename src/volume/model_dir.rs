@@ -175,8 +175,9 @@ impl ModelDir {
         Ok(own.look(RECEIPT)?.map(|stat| identity::of(&stat)))
     }
 
-    /// Writes the receipt, unless it is there already.
+    /// Writes the receipt, unless it is there already, and keeps the block digests of its files.
     pub fn store_receipt(&self, receipt: &Receipt) -> Result<()> {
+        self.keep_blocks(receipt);
         small_file::store_changed(&self.make_own()?, RECEIPT, &receipt.to_json()).map(drop)
     }
 

@@ -201,6 +201,7 @@ impl Named {
         // A rename leaves these two alone: somebody has written to the file since it was sealed.
         let written = (identity.size, identity.mtime_ns) != (sealed.size, sealed.mtime_ns);
         let identity = if touched || written { identity.distrusted() } else { identity };
+        model.note_blocks([proof.blocks()]);
         Ok(FileRecord::new(place.entry.path, &proof, identity, proved))
     }
 }
