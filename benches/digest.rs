@@ -1,4 +1,5 @@
-//! What hashing costs: `FileHasher`, through which every byte goes, against OpenSSL on one core.
+//! What hashing costs: `FileHasher`, through which every byte goes, against OpenSSL on one core, and
+//! what block digests add: the same against SHA-256 alone.
 //!
 //! `cargo bench --bench digest`. Rounds take turns, medians count, and only the ratio says
 //! anything on a machine that does other things. OpenSSL is `openssl speed` (`-evp sha256`),
@@ -15,6 +16,7 @@ use muster::core::digest::{Digest, GitSha1, Sha256};
 use muster::core::manifest::FileEntry;
 use muster::core::repo_path::RepoPath;
 use muster::core::verify::FileHasher;
+use sha2::Digest as _;
 
 const ROUNDS: usize = 5;
 /// Bytes hashed in a round.
@@ -45,6 +47,20 @@ fn main() {
             }
         }
     }
+    let lfs = Digest::Sha256(Sha256::from_bytes([0; 32]));
+    let ratios = (0..4 * ROUNDS).map(|_| hashed_alone(&buffer, STEPS[1]) / hashed(lfs, &buffer, STEPS[1]));
+    println!("with block digests against SHA-256 alone: {:.3} times its CPU", median(ratios.collect()));
+}
+
+/// GB/s of the same bytes without digests of blocks.
+fn hashed_alone(buffer: &[u8], step: usize) -> f64 {
+    let mut hasher = sha2::Sha256::new();
+    let began = Instant::now();
+    for _ in 0..TOTAL / buffer.len() {
+        buffer.chunks(step).for_each(|bytes| hasher.update(bytes));
+    }
+    let _digest = black_box(hasher.finalize());
+    TOTAL as f64 / began.elapsed().as_secs_f64() / 1e9
 }
 
 /// GB/s of one file that is made of `buffer` again and again.
