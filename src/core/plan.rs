@@ -2,7 +2,7 @@
 //!
 //! Owns the missing ranges of every file of one job. Invariant: each missing byte is in exactly
 //! one place, unassigned or in one assignment. Across files first, largest first; a file larger
-//! than its fair share is handed out in order and in steps, not far ahead of its hash; when
+//! than its fair share is handed out in order and in steps, not far ahead of its hash and ever smaller; when
 //! nothing is left to hand out, the assignment that will take longest is split, so that all
 //! connections work until the last byte. One far slower than the others is taken away. A second connection joins a file only once its server has answered a
 //! range with that range. Each question costs the logarithm of the number of files.
@@ -21,7 +21,7 @@ use super::speed::{Speed, Usual};
 /// Longest range asked of a server in one request: huge files pass a CDN only so (its end is near
 /// 50 GB), and each request more costs a fast connection the time of an answer.
 const REQUEST_MAX: u64 = 4 << 30;
-/// Least step in which a file larger than its fair share is handed out, and its alignment.
+/// Least step in which a file larger than its fair share is handed out, before its end.
 const STEP: u64 = 64 << 20;
 /// What a step lasts at the usual speed, in seconds: the answer to a request takes its time too.
 const STEP_S: f64 = 4.0;
@@ -29,6 +29,11 @@ const STEP_S: f64 = 4.0;
 const STEPS_MAX: f64 = 16.0;
 /// Steps that each connection of a file may be ahead of the file's hash.
 const STEPS_AHEAD: u64 = 2;
+/// Of what is left of such a file, each connection gets half of its share at most, so that all come to
+/// the end together; but no less than this, nor than so many seconds at the usual speed.
+const SHARE: u64 = 2;
+const SHARE_MIN: u64 = 4 << 20;
+const SHARE_S: f64 = 0.25;
 /// What both halves of a split have at least: less would be on its way already, and travel twice.
 const SPLIT_MIN: u64 = 8 << 20;
 /// What a split assignment has left at least, in seconds: the other half begins with waiting.
@@ -269,14 +274,17 @@ impl Plan {
     }
 
     fn hand_out(&mut self, id: FileId, connections: usize) -> Assignment {
-        let fair = self.remaining / connections.max(1) as u64;
-        let step = self.step();
+        let connections = connections.max(1) as u64;
+        let fair = self.remaining / connections;
+        let (step, least) = (self.step(), self.least_share());
         let file = self.files.get_mut(&id).expect("the chosen file is in the plan");
         let first = file.unassigned.first().expect("the chosen file lacks a range");
         let range = match file.way {
             Way::Whole => first.start..file.size,
             Way::Ranges if file.unassigned.len_bytes() > fair && file.size > STEP => {
-                first.start..first.end.min((first.start / step + 1) * step)
+                let share = (file.unassigned.len_bytes() / (SHARE * connections)).next_multiple_of(SHARE_MIN);
+                let step = step.min(share.max(least));
+                first.start..first.end.min((first.start + step) / SHARE_MIN * SHARE_MIN)
             }
             Way::Ranges | Way::Sequential => first.start..first.end.min(first.start + REQUEST_MAX),
         };
@@ -291,6 +299,13 @@ impl Plan {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number of at most 16")]
         let steps = steps as u64;
         steps * STEP
+    }
+
+    /// Bytes that are worth a request, however little is left.
+    fn least_share(&self) -> u64 {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a quarter of a second")]
+        let share = (self.usual.rate() * SHARE_S) as u64;
+        share.next_multiple_of(SHARE_MIN).max(SHARE_MIN)
     }
 
     fn relieve(&mut self) {
@@ -485,6 +500,37 @@ mod tests {
     }
 
     #[test]
+    fn the_steps_of_a_large_file_become_smaller_so_that_all_connections_work_until_its_end() {
+        const CONNECTIONS: usize = 64;
+        let size = 8192 * MIB;
+        let mut plan = plan(&[size]);
+        // All of them equally fast, and begun one after another; where each is, and what it works on.
+        let mut busy = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let work = fetch(plan.assign(None, CONNECTIONS));
+            busy.push((work.range.start, work));
+            busy.iter_mut().for_each(|(at, work)| *at += plan.take(work.id, *at, MIB));
+        }
+        let (mut requests, mut left) = (CONNECTIONS, size);
+        while busy.len() == CONNECTIONS {
+            left = plan.remaining();
+            busy.retain_mut(|(at, work)| {
+                *at += plan.take(work.id, *at, MIB);
+                plan.hashed(work.file, *at);
+                if *at < plan.end_of(work.id) {
+                    return true;
+                }
+                plan.release(work.id, *at);
+                let Next::Fetch(next) = plan.assign(Some(work.file), CONNECTIONS) else { return false };
+                requests += 1;
+                (*at, *work) = (next.range.start, next);
+                true
+            });
+        }
+        assert!(left < size / 50 && requests < 8 * CONNECTIONS, "{left} bytes left, {requests} requests");
+    }
+
+    #[test]
     fn a_connection_stays_with_its_file() {
         let mut plan = plan(&[3 * REQUEST_MAX, 3 * REQUEST_MAX]);
         let a = fetch(plan.assign(None, 2));
@@ -527,7 +573,7 @@ mod tests {
         let first = fetch(plan.assign(None, 4));
         assert_eq!(plan.assign(None, 4), Next::Wait, "it may ignore ranges");
         plan.answers_ranges(first.file);
-        assert_eq!(fetch(plan.assign(None, 4)).range, STEP..2 * STEP);
+        assert_eq!(fetch(plan.assign(None, 4)).range.start, first.range.end);
     }
 
     #[test]
