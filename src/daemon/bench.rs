@@ -27,8 +27,8 @@ use crate::volume::adopt::TakeOver;
 use crate::volume::writer::WriterId;
 
 /// What a store that fails means for jobs, and for files.
-pub(super) const FORGOTTEN: &str = "jobs are not remembered; after a restart ask again for those without a directory";
-const REHASHED: &str = "files are not remembered; after a restart those without a receipt are hashed again";
+pub(super) const FORGOTTEN: &str = "the database does not remember: after a restart, files without a receipt are hashed again and \
+     jobs without a directory have to be asked for again";
 
 /// What every job of one owner shares.
 pub(super) struct Bench {
@@ -81,7 +81,7 @@ impl Bench {
     /// Remembers files that were verified, also past a kill: without its record, each would be hashed
     /// again.
     pub(super) fn remember_files(&self, name: &ModelName, files: &[FileRecord]) {
-        tell_loss(self.store.put_files(name, files), REHASHED);
+        tell_loss(self.store.put_files(name, files), FORGOTTEN);
         self.flush_soon();
     }
 

@@ -190,8 +190,7 @@ pub struct WorkErrorText(pub String);
 
 impl WorkError {
     /// What a directory should hold could not be told.
-    #[must_use]
-    pub fn unexpected(name: &ModelName, error: VolumeError) -> Self {
+    pub(super) fn unexpected(name: &ModelName, error: VolumeError) -> Self {
         match error {
             VolumeError::LocalEdits { source: LocalEditsError::Conflict(conflict), .. } => {
                 Self::EditedBoth { name: name.clone(), conflict }

@@ -11,7 +11,7 @@ use super::held::Held;
 use super::resolve::{Resolved, resolve};
 use crate::core::identity::Observed;
 use crate::core::job::JobSpec;
-use crate::core::local_edits::{Expected, LocalEdits};
+use crate::core::local_edits::Expected;
 use crate::core::manifest::Manifest;
 use crate::hub::HubClient;
 use crate::volume::adopt::{self, Leftover, TakeOver};
@@ -29,8 +29,8 @@ pub struct Preview {
     pub resolved: Resolved,
     /// Whether the directory is complete: every file as the receipt knows it.
     pub complete: bool,
-    /// What was changed here on purpose.
-    pub edits: LocalEdits,
+    /// What the directory should hold.
+    pub expected: Expected,
     /// What of the manifest seems to be there.
     pub present: Present,
     /// Room of the volume's file system.
@@ -101,16 +101,17 @@ pub async fn preview(
         Some(model) => is_complete(model, manifest)?,
         None => false,
     };
-    let (edits, present) = if let Some(model) = &model {
+    let (expected, present) = if let Some(model) = &model {
         let expected = model.expected(manifest.clone()).map_err(|error| WorkError::unexpected(&spec.name, error))?;
-        (expected.edits().clone(), present(model, &held, &expected)?)
+        let present = present(model, &held, &expected)?;
+        (expected, present)
     } else {
         let files_to_fetch = manifest.files().len() as u64;
-        (LocalEdits::default(), Present { files_to_fetch, ..Present::default() })
+        (Expected::plain(manifest.clone()), Present { files_to_fetch, ..Present::default() })
     };
     let space = room(root)?;
     let reserve = reserve.unwrap_or_else(|| space.default_reserve());
-    Ok(Preview { resolved, complete, edits, present, space, reserve })
+    Ok(Preview { resolved, complete, expected, present, space, reserve })
 }
 
 /// Whether every file is as the receipt for this very manifest knows it.

@@ -23,7 +23,6 @@ use crate::core::identity::Observed;
 use crate::core::local_edits::Expected;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::units;
-use crate::daemon::WorkError;
 use crate::daemon::supervisor::yield_to_others;
 use crate::gate::compare::{Compared, compare};
 use crate::gate::report::{self, VerifyReport};
@@ -72,9 +71,7 @@ impl Adopt {
             Looked::Stopped(exit) => return Ok(exit),
         };
         let dir = ModelDir::open(&self.directory).map_err(|error| CliError::from(&error))?;
-        let expected = dir.expected(seen.resolved.manifest.clone());
-        let expected =
-            expected.map_err(|error| CliError::from(&WorkError::unexpected(&self.pull.request.spec.name, error)))?;
+        let expected = seen.expected.clone();
         let before = self.look_closer(&dir, expected.manifest())?;
         if !seen.complete {
             if self.no_fetch {

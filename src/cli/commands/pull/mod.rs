@@ -88,7 +88,7 @@ impl Pull {
         if self.request.dry_run {
             return self.tell_preview(&seen);
         }
-        let (manifest, edits) = (seen.resolved.manifest.clone(), seen.edits.clone());
+        let (manifest, edits) = (seen.resolved.manifest.clone(), seen.expected.edits().clone());
         if !seen.complete {
             seen.check_space().map_err(|error| CliError::from(&error))?;
             if self.request.detach {
@@ -173,7 +173,7 @@ impl Pull {
                 "space": {"free": seen.free(), "reserve": seen.reserve},
                 "requests": seen.requests(),
                 "complete": seen.complete,
-                "local_edits": seen.edits.files(),
+                "local_edits": seen.expected.edits().files(),
             }))?;
         } else {
             self.ui.result(&preview_line(seen))?;
@@ -245,7 +245,7 @@ fn preview_line(seen: &Preview) -> String {
         0 => String::new(),
         count => format!("{}, ", units::count(count as u64, "shard")),
     };
-    let edits = in_words(seen.edits.files()).map(|words| format!("; {words}")).unwrap_or_default();
+    let edits = in_words(seen.expected.edits().files()).map(|words| format!("; {words}")).unwrap_or_default();
     format!(
         "{}, {shards}{} to fetch, {} present; free {} after reserve; about {} Hub requests; commit {}; {}{edits}",
         units::count(manifest.files().len() as u64, "file"),
