@@ -108,7 +108,7 @@ def _together(count, work, *arguments, pinned=None):
     return sum(done) / took
 
 
-def _fetch(_, start, address, next_path, paths, files_max):
+def _fetch(_, start, address, next_path, paths, files_max, folder=None):
     buffer = memoryview(bytearray(CHUNK))
     host, port = re.fullmatch(r"http://(.*):(\d+)", address).groups()
     stream = socket.create_connection((host, int(port)))
@@ -131,11 +131,29 @@ def _fetch(_, start, address, next_path, paths, files_max):
             raise RuntimeError(head[:200])
         left = int(re.search(rb"content-length: *(\d+)", head, re.I)[1]) - len(rest)
         total += left + len(rest)
+        file = open(os.path.join(folder, f"fetched-{at}"), "wb", buffering=0) if folder else None
+        if file:
+            file.write(rest)
         while left:
             came = stream.recv_into(buffer, min(left, CHUNK))
             if not came:
                 raise RuntimeError("the server hung up")
             left -= came
+            if file:
+                file.write(buffer[:came])
+        if file:
+            file.close()
+
+
+def fetching(address, model, connections, folder):
+    """F: the same to files of `folder`, which go again: what a client does that only fetches."""
+    os.makedirs(folder)
+    next_path = multiprocessing.get_context("fork").Value("q", 0)
+    paths = [f"/{model.repo}/resolve/main/{name}" for name in model.names]
+    try:
+        return _together(connections, _fetch, address, next_path, paths, len(paths), folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def loopback(address, model, connections, pinned=None):
