@@ -29,11 +29,10 @@ const STEP_S: f64 = 4.0;
 const STEPS_MAX: f64 = 16.0;
 /// Steps that each connection of a file may be ahead of the file's hash.
 const STEPS_AHEAD: u64 = 2;
-/// Of what is left of such a file, each connection gets half of its share at most, so that all come to
-/// the end together; but no less than this, nor than so many seconds at the usual speed.
-const SHARE: u64 = 2;
-const SHARE_MIN: u64 = 4 << 20;
-const SHARE_S: f64 = 0.25;
+/// Of what is left of such a file, each connection gets its share at most, so that all come to the end
+/// together; but no less than this, nor than comes in the time of so many answers: each request costs one.
+const SHARE_MIN: u64 = 2 << 20;
+const SHARE_ANSWERS: f64 = 6.0;
 /// What both halves of a split have at least: less would be on its way already, and travel twice.
 const SPLIT_MIN: u64 = 8 << 20;
 /// What a split assignment has left at least, in seconds: the other half begins with waiting.
@@ -186,6 +185,11 @@ impl Plan {
         }
     }
 
+    /// A connection's request was answered after this time.
+    pub fn answered(&mut self, after: Duration) {
+        self.usual.answered(after);
+    }
+
     /// The server has answered a range of this file with that range.
     pub fn answers_ranges(&mut self, id: FileId) {
         if let Some(file) = self.files.get_mut(&id) {
@@ -282,9 +286,8 @@ impl Plan {
         let range = match file.way {
             Way::Whole => first.start..file.size,
             Way::Ranges if file.unassigned.len_bytes() > fair && file.size > STEP => {
-                let share = (file.unassigned.len_bytes() / (SHARE * connections)).next_multiple_of(SHARE_MIN);
-                let step = step.min(share.max(least));
-                first.start..first.end.min((first.start + step) / SHARE_MIN * SHARE_MIN)
+                let step = step.min((file.unassigned.len_bytes() / connections).max(least));
+                first.start..first.end.min((first.start + step).next_multiple_of(SHARE_MIN))
             }
             Way::Ranges | Way::Sequential => first.start..first.end.min(first.start + REQUEST_MAX),
         };
@@ -303,9 +306,9 @@ impl Plan {
 
     /// Bytes that are worth a request, however little is left.
     fn least_share(&self) -> u64 {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a quarter of a second")]
-        let share = (self.usual.rate() * SHARE_S) as u64;
-        share.next_multiple_of(SHARE_MIN).max(SHARE_MIN)
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of some answers' time")]
+        let share = (self.usual.rate() * self.usual.answer_s() * SHARE_ANSWERS) as u64;
+        share.max(SHARE_MIN)
     }
 
     fn relieve(&mut self) {

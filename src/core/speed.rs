@@ -9,6 +9,10 @@ use std::time::Duration;
 const SLOW: f64 = 0.5;
 /// What is left of a usual speed that is not seen any more, after each look.
 const REMEMBERED: f64 = 0.98;
+/// An answer that took longer was waited for for another reason, in seconds.
+const ANSWER_MAX_S: f64 = 1.0;
+/// What one answer counts beside those before it.
+const RECENT: f64 = 0.1;
 /// Looks after which nobody is slow any more, when nobody was fast in them: it is not the connection.
 const FAST_WITHIN: u32 = 15;
 /// Growth from one look to the next that shows that a connection is still starting.
@@ -77,6 +81,8 @@ pub struct Usual {
     ended: Vec<f64>,
     /// Looks since somebody was not slow.
     since_fast: u32,
+    /// Seconds from a request to its answer, recent ones more than others; unknown before the first.
+    answer_s: Option<f64>,
 }
 
 impl Usual {
@@ -84,6 +90,18 @@ impl Usual {
     #[must_use]
     pub const fn rate(&self) -> f64 {
         self.rate
+    }
+
+    /// Seconds from a request to its answer; 0 before anything is known.
+    #[must_use]
+    pub fn answer_s(&self) -> f64 {
+        self.answer_s.unwrap_or_default()
+    }
+
+    /// A request was answered after this time.
+    pub fn answered(&mut self, after: Duration) {
+        let after = after.as_secs_f64().min(ANSWER_MAX_S);
+        self.answer_s = Some(self.answer_s.map_or(after, |before| before + (after - before) * RECENT));
     }
 
     /// An assignment ended, with this speed at least.

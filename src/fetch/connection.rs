@@ -153,11 +153,13 @@ async fn ask<'a>(shared: &'a Shared, assignment: &'a Assignment, index: usize) -
     if range.is_empty() {
         return Err(AttemptError::Void);
     }
+    let asked_at = clock::since_boot();
     let read = shared.context.source.read(shared.entry(assignment.file), range, assignment.whole);
     let body = select! {
         body = read => body?,
         () = shared.stop.cancelled() => return Err(AttemptError::Stopped),
     };
+    shared.plan().answered(clock::since_boot().saturating_sub(asked_at));
     if body.is_partial() {
         shared.plan().answers_ranges(assignment.file);
         shared.wake.notify_waiters();

@@ -119,6 +119,8 @@ struct Flow {
     step: Step,
     /// When the step ends; of a flow, when its window grows.
     due: f64,
+    /// How long its server takes to answer what was asked last.
+    answer_s: f64,
     /// Its own number, which spreads waiters.
     random: f64,
     at: f64,
@@ -247,6 +249,7 @@ impl World<'_> {
                 assignment,
                 step: Step::Leave(Traffic::Resolve),
                 due: self.now,
+                answer_s: 0.0,
                 random: self.random.f64(),
                 at,
                 wire: Wire { most: 0.0, window: 0.0 },
@@ -300,7 +303,8 @@ impl World<'_> {
                 self.ended.requests += 1;
                 let verdict = counts.then(|| self.hub.answer(self.now));
                 let open = if counts { std::mem::replace(at_hub, true) } else { wire.is_some() };
-                flow.due = self.now + handshakes(open) + answer_s;
+                flow.answer_s = handshakes(open) + answer_s;
+                flow.due = self.now + flow.answer_s;
                 if let Some(verdict) = verdict
                     && (traffic == Traffic::Resolve || verdict.status == 429)
                 {
@@ -323,6 +327,7 @@ impl World<'_> {
                 flow.step = Step::Leave(Traffic::Resolve);
             }
             Step::Answering => {
+                self.plan.answered(Duration::from_secs_f64(flow.answer_s));
                 self.plan.answers_ranges(file);
                 flow.step = Step::Flowing;
                 flow.due = self.now + scenario.round_trip_s;
