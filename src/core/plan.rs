@@ -21,13 +21,20 @@ use super::speed::{Speed, Usual};
 /// Longest range asked of a server in one request: huge files pass a CDN only so (its end is near
 /// 50 GB), and each request more costs a fast connection the time of an answer.
 const REQUEST_MAX: u64 = 4 << 30;
+/// Files up to this size are never handed out in steps.
+const LARGE: u64 = 64 << 20;
 /// Least step in which a file larger than its fair share is handed out, before its end.
-const STEP: u64 = 64 << 20;
-/// What a step lasts at the usual speed, in seconds: the answer to a request takes its time too.
-const STEP_S: f64 = 4.0;
-/// The longest step, in least ones.
-const STEPS_MAX: f64 = 16.0;
-/// Steps that each connection of a file may be ahead of the file's hash.
+const STEP_MIN: u64 = 8 << 20;
+const STEP_MAX: u64 = 1 << 30;
+/// What a step lasts at the usual speed: as many times as long as the answer to its request, so that this
+/// costs little, and otherwise short, so that the bytes come nearly in order and the hash finds them in
+/// memory. In seconds, at least and at most.
+const STEP_ANSWERS: f64 = 40.0;
+const STEP_S_MIN: f64 = 0.25;
+const STEP_S_MAX: f64 = 4.0;
+/// The speed that is assumed before one is known, in bytes a second.
+const SPEED_ASSUMED: f64 = 64e6;
+/// Longest steps that each connection of a file may be ahead of the file's hash.
 const STEPS_AHEAD: u64 = 2;
 /// Of what is left of such a file, each connection gets its share at most, so that all come to the end
 /// together; but no less than this, nor than comes in the time of so many answers: each request costs one.
@@ -265,10 +272,10 @@ impl Plan {
     /// The file to hand out from: the last one if it has more, else the largest that nobody
     /// works on, else the one that has most per connection.
     fn choose(&self, last: Option<FileId>) -> Option<FileId> {
-        let stay = last.filter(|id| self.files.get(id).is_some_and(|file| file.may_start(0, STEP)));
+        let step = self.longest_step();
+        let stay = last.filter(|id| self.files.get(id).is_some_and(|file| file.may_start(file.active, step)));
         let untouched = || self.waiting.last().map(|(_, Reverse(id))| *id);
         let join = || {
-            let step = self.step();
             let started = self.active.values().filter_map(|active| Some((active.file, self.files.get(&active.file)?)));
             let open = started.filter(|(_, file)| file.may_start(file.active, step));
             let share = |file: &File| file.unassigned.len_bytes() / (file.active as u64 + 1);
@@ -285,7 +292,7 @@ impl Plan {
         let first = file.unassigned.first().expect("the chosen file lacks a range");
         let range = match file.way {
             Way::Whole => first.start..file.size,
-            Way::Ranges if file.unassigned.len_bytes() > fair && file.size > STEP => {
+            Way::Ranges if file.unassigned.len_bytes() > fair && file.size > LARGE => {
                 let step = step.min((file.unassigned.len_bytes() / connections).max(least));
                 first.start..first.end.min((first.start + step).next_multiple_of(SHARE_MIN))
             }
@@ -298,17 +305,27 @@ impl Plan {
 
     /// Bytes of a file of many connections that one of them gets at a time.
     fn step(&self) -> u64 {
-        let steps = (self.usual.rate() * STEP_S / STEP as f64).ceil().clamp(1.0, STEPS_MAX);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number of at most 16")]
-        let steps = steps as u64;
-        steps * STEP
+        let seconds = (self.usual.answer_s() * STEP_ANSWERS).clamp(STEP_S_MIN, STEP_S_MAX);
+        let most = if self.usual.rate() > 0.0 { STEP_MAX } else { LARGE };
+        self.bytes_in(seconds).clamp(STEP_MIN, most)
+    }
+
+    /// Bytes that the longest of steps would have.
+    fn longest_step(&self) -> u64 {
+        self.bytes_in(STEP_S_MAX).clamp(LARGE, STEP_MAX)
+    }
+
+    /// What a connection brings in so many seconds.
+    fn bytes_in(&self, seconds: f64) -> u64 {
+        let rate = if self.usual.rate() > 0.0 { self.usual.rate() } else { SPEED_ASSUMED };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of some seconds")]
+        let bytes = (rate * seconds) as u64;
+        bytes
     }
 
     /// Bytes that are worth a request, however little is left.
     fn least_share(&self) -> u64 {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of some answers' time")]
-        let share = (self.usual.rate() * self.usual.answer_s() * SHARE_ANSWERS) as u64;
-        share.max(SHARE_MIN)
+        self.bytes_in(self.usual.answer_s() * SHARE_ANSWERS).max(SHARE_MIN)
     }
 
     fn relieve(&mut self) {
@@ -495,11 +512,37 @@ mod tests {
 
     #[test]
     fn a_large_file_is_handed_out_in_steps_not_far_ahead_of_its_hash() {
-        let mut plan = plan(&[100 * STEP]);
-        let starts: Vec<_> = (0..8).map(|_| fetch(plan.assign(None, 8)).range).collect();
-        assert!(starts.iter().take(3).all(|range| range.end - range.start == STEP));
-        let furthest = starts.iter().map(|range| range.start).max().unwrap();
-        assert!(furthest <= STEPS_AHEAD * STEP * 9, "{furthest}");
+        const CONNECTIONS: usize = 8;
+        let mut plan = plan(&[100_000 * MIB]);
+        let work: Vec<_> = (0..CONNECTIONS).map(|_| fetch(plan.assign(None, CONNECTIONS))).collect();
+        assert!(work.iter().all(|work| (STEP_MIN..LARGE).contains(&(work.range.end - work.range.start))));
+        // The first one, which the hash waits for, brings nothing; the others go on.
+        let limit = STEPS_AHEAD * plan.longest_step() * CONNECTIONS as u64;
+        let (mut furthest, mut last) = (0, work[1].clone());
+        while furthest <= limit {
+            plan.take(last.id, last.range.start, last.range.end - last.range.start);
+            plan.release(last.id, last.range.end);
+            let Next::Fetch(next) = plan.assign(Some(last.file), CONNECTIONS) else { break };
+            furthest = furthest.max(next.range.start);
+            last = next;
+        }
+        assert!((limit / 2..=limit).contains(&furthest), "{furthest} of {limit}");
+    }
+
+    #[test]
+    fn a_step_lasts_long_where_answers_take_long() {
+        let step = |answer: u64| {
+            let mut plan = plan(&[100_000 * MIB]);
+            let work: Vec<_> = (0..4).map(|_| fetch(plan.assign(None, 4))).collect();
+            for second in 0..6 {
+                work.iter().for_each(|one| drop(plan.take(one.id, one.range.start + second * 2 * MIB, 2 * MIB)));
+                plan.look(Duration::from_secs(1) / 10);
+            }
+            plan.answered(Duration::from_millis(answer));
+            plan.step() / MIB
+        };
+        // At 20 MiB a second.
+        assert_eq!([1, 30, 90, 5000].map(step), [8, 24, 72, 80]);
     }
 
     #[test]
@@ -518,7 +561,7 @@ mod tests {
         while busy.len() == CONNECTIONS {
             left = plan.remaining();
             busy.retain_mut(|(at, work)| {
-                *at += plan.take(work.id, *at, MIB);
+                *at += plan.take(work.id, *at, MIB / 4);
                 plan.hashed(work.file, *at);
                 if *at < plan.end_of(work.id) {
                     return true;
@@ -530,7 +573,7 @@ mod tests {
                 true
             });
         }
-        assert!(left < size / 50 && requests < 8 * CONNECTIONS, "{left} bytes left, {requests} requests");
+        assert!(left < size / 50 && requests < 12 * CONNECTIONS, "{left} bytes left, {requests} requests");
     }
 
     #[test]
