@@ -257,6 +257,12 @@ impl Plan {
         }
     }
 
+    /// Connections that work on a file.
+    #[must_use]
+    pub fn connections_of(&self, id: FileId) -> usize {
+        self.files.get(&id).map_or(0, |file| file.active)
+    }
+
     /// Bytes not fetched yet, assigned or not.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
@@ -535,7 +541,9 @@ mod tests {
             let mut plan = plan(&[100_000 * MIB]);
             let work: Vec<_> = (0..4).map(|_| fetch(plan.assign(None, 4))).collect();
             for second in 0..6 {
-                work.iter().for_each(|one| drop(plan.take(one.id, one.range.start + second * 2 * MIB, 2 * MIB)));
+                for one in &work {
+                    plan.take(one.id, one.range.start + second * 2 * MIB, 2 * MIB);
+                }
                 plan.look(Duration::from_secs(1) / 10);
             }
             plan.answered(Duration::from_millis(answer));

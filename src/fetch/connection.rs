@@ -12,21 +12,18 @@ use tokio::select;
 use tokio::time::{Interval, interval};
 
 use super::ahead::Ahead;
+use super::checkpoints::{Checkpoints, claim};
 use super::error::OwnershipLost;
 use super::file::FileFetch;
-use super::intake::{Intake, Room};
+use super::intake::Intake;
 use super::shared::{Event, Shared};
 use super::small::{self, Came};
 use super::throttle::Paced;
-use crate::blocking::Started;
 use crate::clock;
 use crate::core::pace::WINDOW;
-use crate::core::plan::{Assignment, Next};
+use crate::core::plan::{Assignment, FileId, Next};
 use crate::sources::ReadError;
 use crate::volume::VolumeError;
-
-/// Unclaimed bytes of a file at which its connections wait for the disk.
-const UNCLAIMED_MAX: u64 = 128 << 20;
 
 /// Why an assignment ended before its end.
 #[derive(Debug, Error)]
@@ -48,9 +45,14 @@ pub(super) enum AttemptError {
 /// connections than `index` + 1.
 pub(super) async fn work(shared: Arc<Shared>, index: usize) {
     let (mut last, mut held) = (None, Held::default());
+    fetch(&shared, index, &mut last, &mut held).await;
+    held.checkpoints.settle().await;
+}
+
+async fn fetch(shared: &Arc<Shared>, index: usize, last: &mut Option<FileId>, held: &mut Held) {
     while index < shared.level() && !shared.stop.is_cancelled() {
         let wake = Arc::clone(&shared.wake).notified_owned();
-        let next = shared.plan().assign(last, shared.level());
+        let next = shared.plan().assign(*last, shared.level());
         match next {
             Next::Done => return,
             Next::Wait => select! {
@@ -58,8 +60,8 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
                 () = shared.stop.cancelled() => return,
             },
             Next::Fetch(assignment) => {
-                last = Some(assignment.file);
-                match attempt(&shared, &assignment, index, &mut held).await {
+                *last = Some(assignment.file);
+                match attempt(shared, &assignment, index, held).await {
                     Some(result) => shared.settle(&assignment, result).await,
                     // It waits for its batch.
                     None => shared.plan().release(assignment.id, assignment.range.end),
@@ -72,8 +74,8 @@ pub(super) async fn work(shared: Arc<Shared>, index: usize) {
 /// What a connection keeps from one assignment to the next.
 #[derive(Default)]
 struct Held {
-    room: Room,
     ahead: Ahead,
+    checkpoints: Checkpoints,
 }
 
 /// How far an assignment got, and how it ended.
@@ -100,11 +102,11 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, he
         Ok(file) => file,
         Err(error) => return failed(error),
     };
-    let mut checkpoints = Checkpoints { shared, file: &file, running: None, progressed: false };
+    let (durable, mut room) = (file.durable(), None);
     let (reached, mut result) = match came {
         Came::Large(mut stream) => {
-            let mut intake = Intake::new(&file, &shared.context.blocking, &mut held.room);
-            let received = receive(&mut stream, &mut checkpoints, &mut intake, &mut held.ahead).await;
+            let mut intake = Intake::new(&file, &shared.context.blocking, &mut room);
+            let received = receive(&mut stream, &file, &mut intake, held).await;
             (stream.reached, gathered(&stream, intake, received).await)
         }
         Came::Part(bytes, result) => {
@@ -112,25 +114,27 @@ async fn attempt(shared: &Arc<Shared>, assignment: &Assignment, index: usize, he
             (start + bytes.len() as u64, written.and(result.map_err(|error| *error)))
         }
     };
-    let settled = checkpoints.settle(result.is_err()).await;
-    if let Err(error) = settled
+    if result.is_err()
+        && file.unclaimed() > 0
+        && let Err(error) = claim(shared, &file).await
         && !matches!(result, Err(AttemptError::Volume(_)))
     {
         result = Err(error);
     }
-    Some(Attempt { began, reached, progressed: checkpoints.progressed, result })
+    Some(Attempt { began, reached, progressed: file.durable() > durable, result })
 }
 
 async fn receive(
     stream: &mut Stream<'_>,
-    checkpoints: &mut Checkpoints<'_>,
+    file: &Arc<FileFetch>,
     intake: &mut Intake<'_>,
-    ahead: &mut Ahead,
+    held: &mut Held,
 ) -> Result<(), AttemptError> {
+    let (shared, id) = (stream.shared, stream.assignment.file);
     while let Some((at, bytes)) = stream.next(Some(intake)).await? {
         intake.put(at, &bytes).await?;
-        checkpoints.tick().await?;
-        ahead.tick(checkpoints.shared, stream.assignment, stream.reached);
+        held.checkpoints.tick(shared, id, file).await?;
+        held.ahead.tick(shared, stream.assignment, stream.reached);
     }
     Ok(())
 }
@@ -147,7 +151,11 @@ async fn gathered(
     intake.flush().await.map_err(Into::into).and(received)
 }
 
-async fn ask<'a>(shared: &'a Shared, assignment: &'a Assignment, index: usize) -> Result<Stream<'a>, AttemptError> {
+async fn ask<'a>(
+    shared: &'a Arc<Shared>,
+    assignment: &'a Assignment,
+    index: usize,
+) -> Result<Stream<'a>, AttemptError> {
     // Others may have been given the end of the range since.
     let range = assignment.range.start..shared.plan().end_of(assignment.id);
     if range.is_empty() {
@@ -171,7 +179,7 @@ async fn ask<'a>(shared: &'a Shared, assignment: &'a Assignment, index: usize) -
 
 /// The bytes of one answer, as far as the plan gives them to this connection.
 pub(super) struct Stream<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a Arc<Shared>,
     pub(super) assignment: &'a Assignment,
     index: usize,
     body: Paced,
@@ -228,50 +236,6 @@ impl Stream<'_> {
                 came = &mut next => return Ok(came?),
             }
         }
-    }
-}
-
-/// The checkpoints of one file as one connection makes them: begun while bytes go on coming,
-/// waited for only when too much is unclaimed.
-struct Checkpoints<'a> {
-    shared: &'a Arc<Shared>,
-    file: &'a Arc<FileFetch>,
-    running: Option<Started<Result<u64, AttemptError>>>,
-    progressed: bool,
-}
-
-impl Checkpoints<'_> {
-    async fn tick(&mut self) -> Result<(), AttemptError> {
-        let too_much = self.file.unclaimed() > UNCLAIMED_MAX;
-        if too_much || self.running.as_ref().is_some_and(Started::is_done) {
-            self.wait().await?;
-        }
-        if self.running.is_none() && self.file.wants_checkpoint(clock::since_boot()) {
-            self.running = Some(self.start());
-        }
-        Ok(())
-    }
-
-    /// Ends the assignment's checkpoints; `now` makes one of whatever is left.
-    async fn settle(&mut self, now: bool) -> Result<(), AttemptError> {
-        self.wait().await?;
-        if now && self.file.unclaimed() > 0 {
-            self.running = Some(self.start());
-            self.wait().await?;
-        }
-        Ok(())
-    }
-
-    fn start(&self) -> Started<Result<u64, AttemptError>> {
-        let (file, shared) = (Arc::clone(self.file), Arc::clone(self.shared));
-        self.shared.context.blocking.start(move || shared.checkpoint(&file))
-    }
-
-    async fn wait(&mut self) -> Result<(), AttemptError> {
-        if let Some(running) = self.running.take() {
-            self.progressed |= running.wait().await? > 0;
-        }
-        Ok(())
     }
 }
 

@@ -86,10 +86,20 @@ impl Pool {
             self.progress_at = clock::since_boot();
             fate.progressed();
         }
-        match attempt.result {
+        self.ended(id, attempt.began, attempt.result).await;
+    }
+
+    pub(super) async fn checkpointed(&mut self, id: FileId, result: Result<(), AttemptError>) {
+        if self.fates.contains_key(&id) {
+            self.ended(id, clock::since_boot(), result).await;
+        }
+    }
+
+    async fn ended(&mut self, id: FileId, began: Duration, result: Result<(), AttemptError>) {
+        match result {
             Ok(()) | Err(AttemptError::Void) => {}
             Err(AttemptError::Stopped) => return,
-            Err(AttemptError::Read(error)) => self.read_failed(id, attempt.began, error),
+            Err(AttemptError::Read(error)) => self.read_failed(id, began, error),
             Err(AttemptError::Volume(error)) => self.disk_failed(id, error).await,
             Err(AttemptError::Ownership(error)) => return self.end(FetchError::Ownership(error)),
         }

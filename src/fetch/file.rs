@@ -6,6 +6,7 @@
 //! order, else from disk. After a failed write or sync the whole value is thrown away: the file is
 //! opened again with what its claims prove.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -47,9 +48,27 @@ pub(crate) struct FileFetch {
     state: Mutex<State>,
     /// Held while claims are made, so that checkpoints of one file do not overlap.
     checkpoint: Mutex<()>,
+    /// Whether a connection makes the checkpoint that is due: the others need not wait behind it.
+    has_turn: AtomicBool,
     /// Held while bytes are hashed from disk.
     from_disk: Mutex<()>,
     pages: Pages,
+}
+
+/// The right to make a file's next checkpoint, until it goes.
+#[derive(Debug)]
+pub(crate) struct Turn(Arc<FileFetch>);
+
+impl Turn {
+    pub(crate) fn file(&self) -> &FileFetch {
+        &self.0
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.has_turn.store(false, Ordering::Release);
+    }
 }
 
 /// What a whole file turned out to be.
@@ -85,8 +104,8 @@ impl FileFetch {
             hasher: Some(FileHasher::new(partial.entry())),
             checkpoint_at: clock::since_boot(),
         };
-        let (checkpoint, from_disk) = (Mutex::default(), Mutex::default());
-        Self { partial, progress, state: Mutex::new(state), checkpoint, from_disk, pages: Pages::default() }
+        let (checkpoint, has_turn, from_disk) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
+        Self { partial, progress, state: Mutex::new(state), checkpoint, has_turn, from_disk, pages: Pages::default() }
     }
 
     /// The same file; what becomes of its pages.
@@ -158,7 +177,12 @@ impl FileFetch {
             state.noted.extend(&fresh);
             fresh
         };
-        self.partial.note(&fresh)
+        self.partial.note(&fresh)?;
+        // Their pages are dirty, so they stay; the disk begins with them now, not when too many wait for it.
+        if self.pages == Pages::Past && self.partial.prefers_slabs() {
+            fresh.iter().for_each(|range| self.partial.drop_pages(&range));
+        }
+        Ok(())
     }
 
     /// Everything received and not claimed yet.
@@ -167,13 +191,19 @@ impl FileFetch {
         state.received.len_bytes() - state.durable.len_bytes()
     }
 
-    /// Whether it is time for a checkpoint.
-    pub(crate) fn wants_checkpoint(&self, now: Duration) -> bool {
+    /// Bytes that were claimed.
+    pub(crate) fn durable(&self) -> u64 {
+        self.state().durable.len_bytes()
+    }
+
+    /// The turn to make a checkpoint, when it is time for one and nobody has it.
+    pub(crate) fn checkpoint_turn(self: &Arc<Self>, now: Duration) -> Option<Turn> {
         let unclaimed = self.unclaimed();
         let waited = now.saturating_sub(self.state().checkpoint_at);
-        unclaimed >= CHECKPOINT_MAX
+        let is_due = unclaimed >= CHECKPOINT_MAX
             || (unclaimed >= CHECKPOINT_MIN && waited >= CHECKPOINT_AFTER)
-            || (unclaimed > 0 && waited >= CHECKPOINT_EVERY)
+            || (unclaimed > 0 && waited >= CHECKPOINT_EVERY);
+        (is_due && !self.has_turn.swap(true, Ordering::AcqRel)).then(|| Turn(Arc::clone(self)))
     }
 
     /// Makes what has been received durable and claims it. Blocks. Returns how many bytes became

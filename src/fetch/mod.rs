@@ -5,6 +5,7 @@
 //! them in. It knows neither jobs nor the store, and no clock but the timers of its runtime.
 
 mod ahead;
+mod checkpoints;
 mod connection;
 pub mod error;
 mod fates;

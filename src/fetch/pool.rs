@@ -186,6 +186,7 @@ impl Pool {
     async fn take(&mut self, event: Event) {
         match event {
             Event::Attempt { file, attempt } => self.attempted(file, attempt).await,
+            Event::Checkpointed { file, result } => self.checkpointed(file, result).await,
             Event::Hashed { file, result } => self.hashed(file, result).await,
             Event::Settled { files } => {
                 for (file, result) in files {
@@ -247,7 +248,7 @@ impl Pool {
 }
 
 /// A panic in a task is a panic of the job.
-fn unwound<T>(ended: Result<T, JoinError>) -> T {
+pub(super) fn unwound<T>(ended: Result<T, JoinError>) -> T {
     ended.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(error) => panic!("a task of the pool was aborted, which nobody does: {error}"),

@@ -138,6 +138,8 @@ pub(super) type Reopened = (FileFetch, RangeSet);
 pub(super) enum Event {
     /// An assignment ended.
     Attempt { file: FileId, attempt: Attempt },
+    /// A checkpoint that its connection did not wait for ended.
+    Checkpointed { file: FileId, result: Result<(), AttemptError> },
     /// Bytes on disk were hashed.
     Hashed { file: FileId, result: Result<(), VolumeError> },
     /// Small files were published, or not.
