@@ -131,6 +131,7 @@ pub fn subject(model: &Model, source: Option<&Source>, settings: &Settings, unkn
         pull: source.map(|source| pull_command(source, model, settings)),
         verify: command_on("verify", model, settings),
         accept: command_on("accept", model, settings),
+        sign: command_on("sign", model, settings),
         unknown: unknown.unwrap_or_else(|| "muster pull brings a model; muster list shows what is there".to_owned()),
     }
 }

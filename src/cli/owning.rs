@@ -1,12 +1,18 @@
 //! What a verb needs to become the owner of a volume, from the settings.
 
+use std::sync::Arc;
+
 use crate::api::{Access, OwnError, Wish};
-use crate::config::{Environment, LimitSettings, Setting, Settings, Size};
+use crate::config::{Environment, GateSettings, LimitSettings, Setting, SettingOrigin, Settings, Size};
+use crate::core::code::Code;
 use crate::core::limit::Limit;
+use crate::core::oms::key::PrivateKey;
 use crate::daemon::limiting::Given;
 use crate::daemon::{LimitPolicy, Options};
 use crate::fetch::Pages;
+use crate::gate::trust::Demand;
 use crate::hub::HubConfig;
+use crate::volume::key_file::{read_private, read_public};
 
 use super::exit::CliError;
 
@@ -32,7 +38,46 @@ pub fn options(settings: &Settings, foreground: bool, hub: HubConfig) -> Options
         },
         low_impact: settings.low_impact.value,
         socket: None,
+        signer: None,
     }
+}
+
+/// What signs models, if anything does.
+///
+/// # Errors
+/// A key that cannot be used.
+pub fn signer(settings: &Settings) -> Result<Option<Arc<PrivateKey>>, CliError> {
+    let Some(file) = &settings.sign_key.value else { return Ok(None) };
+    let key = read_private(file).map_err(|error| {
+        let from = format!("cannot sign with the key {} (from {})", file.display(), settings.sign_key.origin);
+        CliError::told(Code::Usage, &error, error.hint()).context(from)
+    })?;
+    Ok(Some(Arc::new(key)))
+}
+
+/// Whose signature a gate demands, if it demands one.
+///
+/// # Errors
+/// No key, or one that cannot be used; a key that nobody would look at.
+pub fn demand(settings: &GateSettings) -> Result<Option<Arc<Demand>>, CliError> {
+    let GateSettings { require_signature, key, trust_receipt_uid, .. } = settings;
+    let named = |origin: &SettingOrigin| matches!(origin, SettingOrigin::Flag(_));
+    if !require_signature.value {
+        let idle = [("--key", named(&key.origin)), ("--trust-receipt-uid", named(&trust_receipt_uid.origin))];
+        return match idle.into_iter().find(|(_, is_named)| *is_named) {
+            Some((flag, _)) => Err(CliError::usage(format!("{flag} says nothing without --require-signature"))),
+            None => Ok(None),
+        };
+    }
+    let Some(file) = &key.value else {
+        let message = format!("a signature is required (from {}), and no key is named", require_signature.origin);
+        return Err(CliError::usage(message).hint("--key FILE, or key in [gate] of muster.toml, names the public key"));
+    };
+    let key = read_public(file).map_err(|error| {
+        let from = format!("cannot check signatures with the key {} (from {})", file.display(), key.origin);
+        CliError::told(Code::Usage, &error, error.hint()).context(from)
+    })?;
+    Ok(Some(Arc::new(Demand { key, receipts_of: trust_receipt_uid.value.list().to_vec() })))
 }
 
 /// How fast bytes may come, and where that was said.

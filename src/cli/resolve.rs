@@ -310,6 +310,7 @@ fn transfer(args: TransferArgs, mut settings: Settings, here: &Path) -> Settings
     settings.readback = settings.readback.overridden("--readback", args.readback);
     settings.low_impact = settings.low_impact.overridden("--low-impact", args.low_impact.then_some(true));
     settings.keep_cached = settings.keep_cached.overridden("--keep-cached", args.keep_cached.then_some(true));
+    settings.sign_key = settings.sign_key.overridden("--sign-key", path(args.sign_key));
     settings.state_dir = settings.state_dir.overridden("--state-dir", path(args.state_dir));
     settings
 }

@@ -10,6 +10,7 @@ mod file;
 mod keys;
 mod policy;
 mod settings;
+mod users;
 mod value;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub use policy::policy;
 pub use settings::{
     DaemonSettings, GateSettings, LimitSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings,
 };
+pub use users::Uids;
 pub use value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value, ValueError};
 
 /// The variable that names the configuration file.

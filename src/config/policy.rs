@@ -16,7 +16,7 @@ use crate::limits;
 /// # Errors
 /// [`ConfigError`]: a policy that was named must be there and make sense.
 pub fn policy(settings: &GateSettings) -> Result<Policy, ConfigError> {
-    let GateSettings { policy, local_edits, rules, structure: _ } = settings;
+    let GateSettings { policy, local_edits, rules, .. } = settings;
     let mut all = rules.clone();
     if let Setting { value: Some(file), origin } = policy {
         let text = read(file, origin)?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::environment::Environment;
 use super::file::{ConfigFile, Entry};
 use super::keys::{self, KEYS};
+use super::users::Uids;
 use super::value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value};
 use super::{ConfigError, ValueError};
 use crate::core::endpoint::Endpoint;
@@ -113,6 +114,8 @@ pub struct Settings {
     pub low_impact: Setting<bool>,
     /// Whether what was fetched stays in the page cache.
     pub keep_cached: Setting<bool>,
+    /// The private key that signs what was pulled.
+    pub sign_key: Setting<Option<PathBuf>>,
     /// `[limits]`.
     pub limits: LimitSettings,
     /// `[gate]`.
@@ -145,6 +148,12 @@ pub struct GateSettings {
     pub policy: Setting<Option<PathBuf>>,
     /// What happens to a model with files that were changed here on purpose.
     pub local_edits: Setting<LocalEdits>,
+    /// Whether a model has to be signed.
+    pub require_signature: Setting<bool>,
+    /// The public key by whose holder.
+    pub key: Setting<Option<PathBuf>>,
+    /// Users whose receipts save a gate that demands a signature the hashing.
+    pub trust_receipt_uid: Setting<Uids>,
     /// The rules in the configuration file itself.
     pub rules: Policy,
 }
@@ -200,6 +209,7 @@ impl Default for Settings {
             retire_after: Setting::default_of(limits::RETIRE_AFTER),
             low_impact: Setting::default_of(false),
             keep_cached: Setting::default_of(false),
+            sign_key: Setting::default_of(None),
             limits: LimitSettings {
                 job: Setting::default_of(Limit::None),
                 volume: Setting::default_of(Limit::None),
@@ -209,6 +219,9 @@ impl Default for Settings {
                 structure: Setting::default_of(Strictness::Check),
                 policy: Setting::default_of(None),
                 local_edits: Setting::default_of(LocalEdits::Allow),
+                require_signature: Setting::default_of(false),
+                key: Setting::default_of(None),
+                trust_receipt_uid: Setting::default_of(Uids::default()),
                 rules: Policy::default(),
             },
             daemon: DaemonSettings {
@@ -262,7 +275,9 @@ impl Settings {
         let optional = [
             &mut self.state_dir.value,
             &mut self.token_file.value,
+            &mut self.sign_key.value,
             &mut self.gate.policy.value,
+            &mut self.gate.key.value,
             &mut self.daemon.socket.value,
             &mut self.daemon.token_file.value,
             &mut self.mirror.token_file.value,

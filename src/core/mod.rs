@@ -21,6 +21,7 @@ pub mod limit;
 pub mod local_edits;
 pub mod manifest;
 pub mod model_name;
+pub mod oms;
 pub mod pace;
 pub mod plan;
 pub mod policy;

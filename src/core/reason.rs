@@ -9,6 +9,7 @@ use super::code::Code;
 use super::digest::Digest;
 use super::local_edits::Conflict;
 use super::manifest::ManifestId;
+use super::oms::cover::Untrusted;
 use super::policy::Breach;
 use super::repo::{CommitId, Revision};
 use super::repo_path::RepoPath;
@@ -113,6 +114,8 @@ pub enum Why {
     },
     /// A file was changed here on purpose, over another published file than the manifest has.
     EditedBoth(Conflict),
+    /// The model is not what the holder of a key signed.
+    Signature(Box<Untrusted>),
 }
 
 /// One reason to stay closed.
@@ -130,7 +133,7 @@ impl Why {
     pub const fn code(&self) -> Code {
         match self {
             Self::NeverPulled { .. } => Code::UnknownModel,
-            Self::OtherManifest { .. } | Self::Structure(_) | Self::EditedBoth(_) => Code::Refused,
+            Self::OtherManifest { .. } | Self::Structure(_) | Self::EditedBoth(_) | Self::Signature(_) => Code::Refused,
             Self::Held => Code::Held,
             Self::PullFailed { code, .. } => *code,
             Self::Policy(breach) => breach.code(),
@@ -163,6 +166,7 @@ impl Why {
             Self::Structure(_) => Some("a whole file that fits the others".into()),
             Self::Policy(breach) => Some(breach.seen.expected.clone()),
             Self::EditedBoth(conflict) => Some(conflict.edit.published.digest.to_string()),
+            Self::Signature(_) => Some("the bytes that were signed".into()),
             _ => None,
         }
     }
@@ -186,6 +190,7 @@ impl Why {
             Self::PullFailed { message: words, .. } | Self::NeverPulled { looked: words } => Some(words.clone()),
             Self::Structure(fault) => Some(fault.to_string()),
             Self::Policy(breach) => Some(breach.seen.found.clone()),
+            Self::Signature(untrusted) => Some(untrusted.to_string()),
             _ => None,
         }
     }
@@ -232,6 +237,7 @@ impl fmt::Display for Why {
             Self::Unreadable { why } => write!(f, "could not be read: {why}"),
             Self::EditsUnreadable { why } => write!(f, "what was changed here on purpose is not known: {why}"),
             Self::EditedBoth(conflict) => conflict.fmt(f),
+            Self::Signature(untrusted) => untrusted.fmt(f),
             Self::Changing => f.write_str("it was written to while it was hashed"),
             Self::Structure(fault) => fault.fmt(f),
             Self::Policy(breach) => breach.fmt(f),

@@ -17,6 +17,7 @@ use crate::blocking::Blocking;
 use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::model_name::ModelName;
+use crate::core::oms::key::PrivateKey;
 use crate::core::readback::Readback;
 use crate::core::receipt::FileRecord;
 use crate::fetch::{self, Pages};
@@ -45,6 +46,8 @@ pub(super) struct Bench {
     pub(super) reserve: Option<u64>,
     pub(super) retry_for: Option<Duration>,
     pub(super) witness: (String, String),
+    /// What signs models, if anything does.
+    pub(super) signer: Option<Arc<PrivateKey>>,
     pub(super) may_write: fetch::MayWrite,
     /// Whether another process has taken the volume.
     pub(super) is_lost: Box<dyn Fn() -> bool + Send + Sync>,

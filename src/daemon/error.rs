@@ -17,6 +17,7 @@ use crate::core::selection::Selection;
 use crate::core::shell::quoted;
 use crate::core::units;
 use crate::fetch::{FetchError, OwnershipLost};
+use crate::gate::sign::SignError;
 use crate::hub::HubError;
 use crate::volume::VolumeError;
 use crate::volume::publish::PublishError;
@@ -161,6 +162,9 @@ pub enum WorkError {
         /// What is there now.
         why: Why,
     },
+    /// It is complete, and the signature that it should have could not be made.
+    #[error("the model cannot be signed")]
+    Sign(#[from] SignError),
     /// Somebody wrote to a file after it was verified.
     #[error("{path} changed after it was verified")]
     Changed {
@@ -221,6 +225,7 @@ impl WorkError {
             Self::Unfinished { failed, .. } => failed.first().map_or(Code::Internal, FetchError::code),
             Self::Receipt(_) | Self::Offline { .. } => Code::Incomplete,
             Self::NoSpace { .. } => Code::NoSpace,
+            Self::Sign(source) => source.code(),
             Self::NotAFile { .. } | Self::Unreadable { .. } | Self::Changed { .. } => Code::CouldNotCheck,
             Self::EditedBoth { .. } => Code::Refused,
             Self::EditSpoiled { why, .. } => why.code(),
@@ -278,6 +283,7 @@ impl WorkError {
             Self::Changed { .. } => Some("pull again: a file that changed is checked anew".to_owned()),
             Self::Offline { .. } => Some("unset HF_HUB_OFFLINE to fetch what is missing".to_owned()),
             Self::Manifest { .. } | Self::Publish(_) | Self::Receipt(_) | Self::Ownership(_) | Self::Stopped => None,
+            Self::Sign(_) => Some("pull again: what is there is kept, and signed".to_owned()),
         }
     }
 

@@ -28,6 +28,7 @@ pub mod resolve;
 pub mod run;
 mod scheduler;
 mod settling;
+mod signing;
 pub mod supervisor;
 mod survey;
 mod take_up;

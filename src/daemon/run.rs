@@ -27,6 +27,7 @@ use crate::blocking::Blocking;
 use crate::clock;
 use crate::core::code::Code;
 use crate::core::model_name::ModelName;
+use crate::core::oms::key::PrivateKey;
 use crate::core::readback::Readback;
 use crate::core::status::DaemonStatus;
 use crate::fetch::{OwnershipLost, Pages};
@@ -67,6 +68,8 @@ pub struct Options {
     pub pages: Pages,
     /// Where the owner answers, if anywhere.
     pub socket: Option<String>,
+    /// What signs every model that becomes complete, if anything does.
+    pub signer: Option<Arc<PrivateKey>>,
 }
 
 /// Why a volume could not be taken.
@@ -319,6 +322,7 @@ fn bench(
         reserve: options.reserve,
         retry_for: options.retry_for,
         witness: (program(), host),
+        signer: options.signer.clone(),
         may_write: Arc::new(move || {
             permit.permit_anew(now()).map_err(|lost| {
                 warn!(%lost, "not writing");

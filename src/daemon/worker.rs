@@ -20,6 +20,7 @@ use super::held::Held;
 use super::live::Live;
 use super::resolve::{Resolved, check_place, resolve};
 use super::settling::Settling;
+use super::signing::{sign_or_clear, sign_published};
 use super::survey::{Displace, Hearing, Known, Survey, survey};
 use super::take_up::take_up;
 use super::update::{self, Swap};
@@ -116,7 +117,11 @@ impl Work {
             }
         }
         if site.receipted && site.is_same() && survey.wanted.is_empty() && survey.displaced.is_empty() {
-            return if survey.rehashed { self.write_receipt(&site, survey.proved).await } else { Ok(()) };
+            return if survey.rehashed {
+                self.write_receipt(&site, survey.proved).await
+            } else {
+                self.sign(&site).await
+            };
         }
         let beginnings = self.beginnings(&site, &survey.wanted, hub).await?;
         let wanted = self.take_up(&site, &survey, beginnings).await?;
@@ -294,12 +299,19 @@ impl Work {
             let receipt = Receipt::seal(manifest, records, Witness { at: clock::now(), program, host })?;
             // After the looks, which take their time where there are many files.
             (bench.may_write)()?;
+            sign_or_clear(bench, model, &name, &expected, receipt.files())?;
             model.store_receipt(&receipt)?;
             bench.audit(&name, Phase::Receipted, &format!("commit {}", manifest.source().commit));
             info!(model = %name, "complete: every file verified");
             Ok(())
         })
         .await
+    }
+
+    /// Sees to it that a model that was complete before has a signature, where it should have one.
+    async fn sign(&self, site: &Site) -> Result<(), WorkError> {
+        let (expected, name) = (Arc::clone(&site.expected), self.spec.name.clone());
+        self.on_model(site, move |bench, model| sign_published(bench, model, &name, &expected).map(drop)).await
     }
 
     fn audit(&self, phase: Phase, detail: &str) {

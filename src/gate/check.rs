@@ -13,12 +13,14 @@ use super::policy::Scene;
 use super::remember::{Key, Memory, RememberError};
 use super::structure::Structure;
 use super::survey::Survey;
+use super::trust::Demand;
 use crate::clock;
 use crate::core::causes::in_words;
+use crate::core::digest::{Digest, Sha256};
 use crate::core::gate::{Decision, Outcome};
 use crate::core::identity::Observed;
 use crate::core::local_edits::{Expected, LocalEdits, LocalEditsError};
-use crate::core::manifest::{Manifest, ManifestId};
+use crate::core::manifest::{FileEntry, Manifest, ManifestId};
 use crate::core::policy::Policy;
 use crate::core::policy::judge::{Verdict as RuleVerdict, reasons};
 use crate::core::reason::{Reason, Why};
@@ -50,6 +52,8 @@ pub struct Question {
     pub lazy: bool,
     /// What a fault in the structure of the weight files means.
     pub structure: Strictness,
+    /// Closed (12) for everything that was not signed by this key.
+    pub signature: Option<Arc<Demand>>,
 }
 
 /// What is worth telling while a check goes on.
@@ -100,6 +104,8 @@ pub struct Answer {
     pub took: Duration,
     /// The verdict of each rule of the policy; none when the files were not right.
     pub verdicts: Vec<RuleVerdict>,
+    /// The key that signed these very files, where a signature was demanded.
+    pub signed: Option<Sha256>,
     /// The lock that keeps the directory as it is, where it could be taken and the gate is open.
     pub lock: Option<InUse>,
 }
@@ -116,7 +122,7 @@ impl Answer {
     /// A verdict over files and nothing else.
     pub(super) fn of_files(directory: PathBuf, manifest: Option<Manifest>, decision: Decision, took: Duration) -> Self {
         let (edits, structure, verdicts) = (LocalEdits::default(), Structure::default(), Vec::new());
-        Self { directory, manifest, edits, decision, structure, took, verdicts, lock: None }
+        Self { directory, manifest, edits, decision, structure, took, verdicts, signed: None, lock: None }
     }
 }
 
@@ -132,6 +138,8 @@ pub struct Gate {
     structure: Structure,
     /// What the last round's policy came to.
     verdicts: Vec<RuleVerdict>,
+    /// The key whose signature the last round found good.
+    signed: Option<Sha256>,
 }
 
 /// Where a check tells what it does; heard from several threads.
@@ -156,7 +164,7 @@ impl Gate {
     pub fn new(directory: &Path, question: Question) -> Self {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         let (structure, verdicts) = (Structure::default(), Vec::new());
-        Self { directory, question, fresh: Memory::default(), structure, verdicts }
+        Self { directory, question, fresh: Memory::default(), structure, verdicts, signed: None }
     }
 
     /// Looks at the directory and decides.
@@ -167,7 +175,7 @@ impl Gate {
         let took = clock::since_boot().saturating_sub(started);
         let (directory, structure) = (self.directory.clone(), self.structure.clone());
         let verdicts = std::mem::take(&mut self.verdicts);
-        Answer { directory, manifest, edits, decision, structure, took, verdicts, lock }
+        Answer { directory, manifest, edits, decision, structure, took, verdicts, signed: self.signed, lock }
     }
 
     fn rounds(&mut self, listener: &Listener<'_>) -> Verdict {
@@ -184,6 +192,7 @@ impl Gate {
     fn round(&mut self, listener: &Listener<'_>) -> Option<Verdict> {
         self.structure = Structure::unseen(self.question.structure);
         self.verdicts.clear();
+        self.signed = None;
         let closed_with = |why, manifest: Option<Manifest>, edits| {
             let decision = Decision::closed(why, manifest.as_ref(), vec![]);
             Some(Verdict { decision, manifest, edits, lock: None })
@@ -213,18 +222,21 @@ impl Gate {
             Err(Unloaded::Stale) => return None,
             Err(Unloaded::For(why)) => return closed(why, Some(manifest)),
         };
-        let stored = dir.receipt_bytes();
+        let stored = dir.owned_receipt();
         let receipt = match &stored {
-            Ok(Some(bytes)) => Receipt::from_json(bytes, &manifest).map_err(|error| unusable(&error)),
+            Ok(Some(owned)) => match Receipt::from_json(&owned.bytes, &manifest) {
+                Ok(receipt) => Ok((receipt, owned.writer)),
+                Err(error) => Err(unusable(&error)),
+            },
             Ok(None) => Err(Why::NoReceipt),
             Err(error) if is_stale(error) => return None,
             Err(error) => Err(Why::ReceiptUnreadable { why: in_words(error) }),
         };
         let decision = match receipt {
-            Ok(receipt) => self.files(&dir, (&manifest, &edits), &receipt, listener),
+            Ok((receipt, writer)) => self.files(&dir, (&manifest, &edits), (&receipt, writer), listener),
             Err(why) => Some(Decision::closed(why, Some(&manifest), missing_files(&dir, &manifest))),
         };
-        let decision = match (&stored, dir.receipt_bytes()) {
+        let decision = match (&stored, dir.owned_receipt()) {
             (Ok(before), Ok(now)) if *before != now => return None,
             _ if dir.local_edits_bytes().ok() != recorded => return None,
             // What cannot be read again may have changed.
@@ -255,17 +267,21 @@ impl Gate {
         &mut self,
         dir: &ModelDir,
         (manifest, edits): (&Manifest, &LocalEdits),
-        receipt: &Receipt,
+        (receipt, writer): (&Receipt, Option<u32>),
         listener: &Listener<'_>,
     ) -> Option<Decision> {
         let mut survey = Survey::look(dir, manifest);
-        if !self.question.full {
+        let demand = self.question.signature.clone();
+        let believed = !self.question.full && demand.as_ref().is_none_or(|demand| demand.believes(writer));
+        // What was hashed before is known by the manifest's digest alone.
+        let tells = |entry: &FileEntry| demand.is_none() || matches!(entry.digest, Digest::Sha256(_));
+        if believed {
             survey.trust(&Outcome::Trusted, |at, _| receipt.files().get(at).map(|record| record.identity));
         }
-        survey.trust(&Outcome::Hashed, |_, entry| self.fresh.verified(entry));
+        survey.trust(&Outcome::Hashed, |_, entry| self.fresh.verified(entry).filter(|_| tells(entry)));
         let mut memory = if survey.is_settled() { None } else { self.recall(dir, manifest, listener) };
-        if let Some(memory) = memory.as_ref().filter(|_| !self.question.full) {
-            survey.trust(&Outcome::Trusted, |_, entry| memory.verified(entry));
+        if let Some(memory) = memory.as_ref().filter(|_| believed) {
+            survey.trust(&Outcome::Trusted, |_, entry| memory.verified(entry).filter(|_| tells(entry)));
         }
         if survey.is_settled() || (self.question.lazy && survey.has_bad()) {
             return self.decide(survey, edits, receipt);
@@ -285,10 +301,15 @@ impl Gate {
         if survey.still_holds() { self.decide(survey, edits, receipt) } else { None }
     }
 
-    /// The verdict over all files and, when all are right, over their structure and the policy; none when
-    /// a file changed since it was found right.
+    /// The verdict over all files, their signature and, when all are right, over their structure and the
+    /// policy; none when a file changed since it was found right.
     fn decide(&mut self, survey: Survey<'_>, edits: &LocalEdits, receipt: &Receipt) -> Option<Decision> {
-        let Some(identities) = survey.all_right() else { return Some(survey.decide()) };
+        let mut untrusted = Vec::new();
+        if let Some(demand) = &self.question.signature {
+            untrusted = demand.judge(&survey, edits, receipt);
+            self.signed = untrusted.is_empty().then(|| demand.key.hint());
+        }
+        let Some(identities) = survey.all_right() else { return Some(survey.decide().also(untrusted)) };
         self.structure = survey.look_into(&identities, self.question.structure)?;
         if let Some(policy) = &self.question.policy {
             let scene = Scene {
@@ -301,7 +322,7 @@ impl Gate {
             };
             self.verdicts = scene.judge(policy).ok()?;
         }
-        let broken = self.structure.reasons().into_iter().chain(reasons(&self.verdicts));
+        let broken = self.structure.reasons().into_iter().chain(reasons(&self.verdicts)).chain(untrusted);
         Some(survey.decide().also(broken.collect()))
     }
 

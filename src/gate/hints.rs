@@ -81,6 +81,8 @@ enum Fix {
     Upstream,
     /// Each rule of a policy has a hint of its own.
     Rule,
+    /// What is here was not signed.
+    Sign,
 }
 
 impl Fix {
@@ -108,6 +110,7 @@ impl Fix {
             Why::Unreadable { .. } => Self::Readable,
             Why::Structure(_) => Self::Upstream,
             Why::Policy(_) => Self::Rule,
+            Why::Signature(_) => Self::Sign,
         }
     }
 
@@ -131,6 +134,10 @@ impl Fix {
             Self::Upstream => Some(UPSTREAM.to_owned()),
             Self::Pin => Some("pull the commit that was pinned, or correct --manifest-id".to_owned()),
             Self::Rule => None,
+            Self::Sign => Some(format!(
+                "once it is what it should be, the holder of the key signs it: {} --key PRIVATE_KEY",
+                subject.sign
+            )),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::explain::PolicyReport;
 use super::hints;
 use super::verify::{ReceiptFate, Verified};
 use crate::core::code::Code;
+use crate::core::digest::Sha256;
 use crate::core::gate::Tally;
 use crate::core::local_edits::{self, LocalEdit};
 use crate::core::manifest::{Manifest, ManifestId};
@@ -39,6 +40,8 @@ pub struct Subject {
     pub verify: String,
     /// The command that takes changed files for right; the files follow.
     pub accept: String,
+    /// The command that signs it; the key follows.
+    pub sign: String,
     /// What to do when there is no such model.
     pub unknown: String,
 }
@@ -62,6 +65,8 @@ pub struct Report {
     structure: StructureReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signed_by: Option<Sha256>,
     local_edits: Vec<LocalEdit>,
 }
 
@@ -167,6 +172,7 @@ impl Report {
                 warnings: seen.warnings().iter().map(report).collect(),
             },
             policy: None,
+            signed_by: answer.signed,
             local_edits: answer.edits.files().to_vec(),
         }
     }
@@ -269,6 +275,9 @@ fn open_line(answer: &Answer, word: &str) -> String {
     }
     if let Some(edits) = local_edits::in_words(answer.edits.files()) {
         let _infallible = write!(line, ", {edits}");
+    }
+    if let Some(key) = answer.signed {
+        let _infallible = write!(line, ", signed by key {}…", key.short());
     }
     let took = units::duration(answer.took);
     let _infallible = match hashed {

@@ -6,9 +6,11 @@
 use super::hash::{Pages, hash_files, look_at};
 use super::structure::{Structure, look_into};
 use crate::clock;
+use crate::core::digest::{Digest, Sha256};
 use crate::core::gate::{Decision, Finding, Outcome, inspect};
 use crate::core::identity::{Identity, Observed};
 use crate::core::manifest::{FileEntry, Manifest};
+use crate::core::oms::cover::Here;
 use crate::core::reason::Why;
 use crate::core::receipt::Receipt;
 use crate::core::repo_path::RepoPath;
@@ -30,6 +32,8 @@ pub(super) struct Survey<'a> {
     looks: Vec<Observed>,
     /// None: the bytes have to be hashed.
     outcomes: Vec<Option<Outcome>>,
+    /// Of the bytes that were hashed, right or wrong.
+    sha256s: Vec<Option<Sha256>>,
 }
 
 impl<'a> Survey<'a> {
@@ -42,7 +46,8 @@ impl<'a> Survey<'a> {
             Finding::Trusted | Finding::HashNeeded => None,
         };
         let outcomes = manifest.files().iter().zip(&looks).map(judge).collect();
-        Self { dir, manifest, looked_at_ns, looks, outcomes }
+        let sha256s = vec![None; looks.len()];
+        Self { dir, manifest, looked_at_ns, looks, outcomes, sha256s }
     }
 
     /// Gives `outcome` to the files that still have the identity `verified` knows for them.
@@ -91,9 +96,13 @@ impl<'a> Survey<'a> {
                         lasting.push((entry, hashed.identity));
                     }
                     self.looks[at] = Observed::Present(hashed.identity);
+                    self.sha256s[at] = Some(hashed.proof.sha256());
                     Outcome::Hashed
                 }
                 Err(Why::Bytes { expected, found, .. }) => {
+                    if let Digest::Sha256(found) = found {
+                        self.sha256s[at] = Some(found);
+                    }
                     let verified = receipt.files().get(at).map(|record| Observed::Present(record.identity));
                     Outcome::Bad(Why::Bytes { expected, found, disguised: verified.as_ref() == Some(&self.looks[at]) })
                 }
@@ -137,6 +146,22 @@ impl<'a> Survey<'a> {
         match self.looks.get(at) {
             Some(Observed::Present(identity)) => Some(*identity),
             _ => None,
+        }
+    }
+
+    /// What is known of the bytes of a file, for who compares them with a signature. The receipt is asked
+    /// only where it was believed.
+    pub(super) fn here(&self, at: usize, receipt: &Receipt) -> Here {
+        match (&self.outcomes[at], self.sha256s[at], self.manifest.files()[at].digest) {
+            (Some(Outcome::Trusted | Outcome::Hashed | Outcome::Bad(Why::Bytes { .. })), Some(sha256), _)
+            | (Some(Outcome::Trusted | Outcome::Hashed), None, Digest::Sha256(sha256)) => Here::Sha256(sha256),
+            (Some(Outcome::Trusted), None, Digest::GitBlob(_)) => {
+                receipt.files().get(at).map_or(Here::Wrong, |record| Here::Sha256(record.sha256))
+            }
+            (Some(Outcome::Bad(Why::Bytes { .. } | Why::Size { .. } | Why::NotRegular)), ..) => Here::Wrong,
+            // Right by its SHA-1, and nobody knows more: never good enough.
+            (Some(Outcome::Hashed), None, Digest::GitBlob(_)) => Here::Wrong,
+            (Some(Outcome::Bad(_) | Outcome::Deferred) | None, ..) => Here::Unknown,
         }
     }
 

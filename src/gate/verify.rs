@@ -78,7 +78,7 @@ pub fn verify(
         None => (None, LocalEdits::default()),
     };
     let structure = Structure { strictness, ..structure };
-    let answer = Answer { directory, manifest, edits, decision, structure, took, verdicts: Vec::new(), lock: None };
+    let answer = Answer { edits, structure, ..Answer::of_files(directory, manifest, decision, took) };
     Verified { answer, receipt, quarantined }
 }
 

@@ -24,7 +24,7 @@ use crate::core::repo_path::{OWN_DIR, RepoPath};
 
 pub(super) const MANIFEST: &str = "manifest.json";
 pub(super) const PENDING: &str = "manifest.pending.json";
-const RECEIPT: &str = "receipt.json";
+pub(super) const RECEIPT: &str = "receipt.json";
 const PREVIOUS: &str = "receipt.previous.json";
 const LOCAL_EDITS: &str = "local.json";
 const PARTIALS: &str = "partial";
@@ -301,7 +301,7 @@ impl ModelDir {
         small_file::read(&own, name, LIMIT)
     }
 
-    fn move_own(&self, from: &str, to: &str) -> Result<bool> {
+    pub(super) fn move_own(&self, from: &str, to: &str) -> Result<bool> {
         let Some(own) = self.own()? else { return Ok(false) };
         match own.rename(from, &own, to) {
             Err(error) if error.is_missing() => return Ok(false),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::config::{Value, ValueError};
+use crate::config::{Uids, Value, ValueError};
 use crate::core::manifest::ManifestId;
 use crate::core::repo::Revision;
 use crate::core::structure::Strictness;
@@ -16,6 +16,7 @@ Examples:
   muster gate kimi-k2.5-nvfp4
   muster gate kimi-k2.5-nvfp4 --wait=2h --stall 10m -- vllm serve {}
   muster gate kimi-k2.5-nvfp4 --policy /etc/muster/policy.toml --explain
+  muster gate kimi-k2.5-nvfp4 --require-signature --key /etc/muster/release.pub -- vllm serve {}
   muster gate /shared/kimi-k2.5-nvfp4 --full --json --verdict /run/verdict.json
 
 Writes nothing in the model directory and needs no network, no daemon and no database. `{}` in
@@ -61,6 +62,15 @@ pub struct GateArgs {
     /// Opens only if the rules in this file are met too
     #[arg(long, value_name = "FILE", env = "MUSTER_POLICY")]
     pub policy: Option<PathBuf>,
+    /// Opens only for a model that the holder of the key signed; hashes every file
+    #[arg(long)]
+    pub require_signature: bool,
+    /// Public key of who has to have signed
+    #[arg(long, value_name = "FILE", env = "MUSTER_GATE_KEY")]
+    pub key: Option<PathBuf>,
+    /// Users whose receipts are believed beside a signature, so that unchanged files are not hashed
+    #[arg(long, value_name = "UIDS", env = "MUSTER_TRUST_RECEIPT_UID", value_parser = <Uids as Value>::parse)]
+    pub trust_receipt_uid: Option<Uids>,
     /// Prints each rule of the policy with its verdict
     #[arg(long)]
     pub explain: bool,

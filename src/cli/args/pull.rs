@@ -106,6 +106,9 @@ pub struct TransferArgs {
     /// Directory of the working memory [default: on the volume]
     #[arg(long, value_name = "DIR", env = "MUSTER_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Private key that signs what is complete
+    #[arg(long, value_name = "FILE", env = "MUSTER_SIGN_KEY")]
+    pub sign_key: Option<PathBuf>,
     /// Lets others on this machine go first: their pages, processor time and disk
     #[arg(long)]
     pub low_impact: bool,

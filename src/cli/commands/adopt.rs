@@ -94,6 +94,8 @@ impl Adopt {
                 }
             }
             seen.check_space().map_err(|error| CliError::from(&error))?;
+        }
+        if !self.pull.is_done(&seen)? {
             if let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await? {
                 return Ok(exit);
             }

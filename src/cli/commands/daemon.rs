@@ -20,8 +20,8 @@ use crate::cli::{Context, asking, bearer_file, facts, owning, reload, resolve, r
 use crate::clock;
 use crate::config::Settings;
 use crate::core::code::Code;
-use crate::daemon::Daemon;
 use crate::daemon::pulse::Life;
+use crate::daemon::{Daemon, Options};
 use crate::serving::BearerToken;
 use crate::volume::Volume;
 use crate::volume::owner::{Holder, LEASE, Lapsed, Lease, LeaseWatch};
@@ -69,7 +69,8 @@ async fn own_and_serve(settings: Settings, context: &Context) -> Result<Exit, Fa
     let mut hangups = signal(SignalKind::hangup())
         .map_err(|error| CliError::from_error(Code::Internal, &error).context("cannot listen for signals"))?;
     let tcp = tcp(&settings).await?;
-    let options = owning::options(&settings, false, hub_config(&settings)?);
+    let signer = owning::signer(&settings)?;
+    let options = Options { signer, ..owning::options(&settings, false, hub_config(&settings)?) };
     let wish = owning::wish(&settings, &context.environment, false)?;
     let mut candidate = Candidate::prepare(options, &wish).map_err(|error| CliError::from(&error))?;
     let socket = candidate.address().map(|path| format!(", socket {}", path.display())).unwrap_or_default();

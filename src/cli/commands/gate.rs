@@ -18,7 +18,7 @@ use crate::cli::hashing::with_progress;
 use crate::cli::model_ref::{Located, Model, locate, subject};
 use crate::cli::resolve::{self, GateRequest, Then};
 use crate::cli::signals::Signals;
-use crate::cli::{Context, runtime, ui::Ui};
+use crate::cli::{Context, owning, runtime, ui::Ui};
 use crate::clock;
 use crate::config::{self, Settings};
 use crate::core::code::Code;
@@ -30,6 +30,7 @@ use crate::gate::explain;
 use crate::gate::hints::hints;
 use crate::gate::outlook::Outlook;
 use crate::gate::report::{self, Report, Subject};
+use crate::gate::trust::Demand;
 use crate::gate::wait::{Patience, Step, Waiting};
 use crate::limits;
 use crate::volume::Volume;
@@ -46,11 +47,17 @@ pub fn run(mut args: GateArgs, context: Context) -> Result<Exit, Failure> {
     let Context { mut settings, ui, environment, here, .. } = context;
     let policy = args.policy.take().map(|file| Some(here.join(file)));
     settings.gate.policy = settings.gate.policy.overridden("--policy", policy);
+    settings.gate.require_signature =
+        settings.gate.require_signature.overridden("--require-signature", args.require_signature.then_some(true));
+    settings.gate.key = settings.gate.key.overridden("--key", args.key.take().map(|file| Some(here.join(file))));
+    settings.gate.trust_receipt_uid =
+        settings.gate.trust_receipt_uid.overridden("--trust-receipt-uid", args.trust_receipt_uid.take());
+    let demand = owning::demand(&settings.gate)?;
     let request = resolve::gate(args, &environment, &here)?;
     // Before anything is waited for: a policy that cannot be read will not become better.
     let policy = Arc::new(config::policy(&settings.gate)?);
     let mut looker =
-        Looker { request: &request, settings: &settings, policy: &policy, ui: &ui, here: &here, gate: None };
+        Looker { request: &request, settings: &settings, policy: &policy, demand, ui: &ui, here: &here, gate: None };
     let (look, code) = match request.wait {
         None => {
             let look = looker.look()?;
@@ -83,6 +90,7 @@ struct Looker<'a> {
     request: &'a GateRequest,
     settings: &'a Settings,
     policy: &'a Arc<Policy>,
+    demand: Option<Arc<Demand>>,
     ui: &'a Ui,
     here: &'a Path,
     /// Once the model is there, it stays the same one.
@@ -108,7 +116,11 @@ impl Looker<'_> {
         let Some((model, gate)) = &mut self.gate else {
             return Err(CliError::new(Code::Internal, "the gate has no model"));
         };
-        let why = if self.request.full { "everything is asked for" } else { "changed on disk since it was verified" };
+        let why = match (self.request.full, &self.demand) {
+            (true, _) => "everything is asked for",
+            (false, Some(_)) => "a signature is required",
+            (false, None) => "changed on disk since it was verified",
+        };
         let answer = with_progress(ui, &model.shown(), why, |listener| gate.check(listener));
         let subject = subject(model, answer.manifest.as_ref().map(Manifest::source), settings, None);
         Ok(Look { model: model.clone(), answer, subject })
@@ -129,6 +141,7 @@ impl Looker<'_> {
             remember: remember.clone(),
             lazy: wait.is_some(),
             structure: self.request.structure.unwrap_or(self.settings.gate.structure.value),
+            signature: self.demand.clone(),
         })
     }
 

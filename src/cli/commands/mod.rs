@@ -13,6 +13,7 @@ pub mod demo;
 pub mod doctor;
 pub mod gate;
 pub mod history;
+pub mod keygen;
 pub mod limit;
 pub mod list;
 pub mod man;
@@ -22,6 +23,7 @@ pub mod pull;
 pub mod remove;
 pub mod resume;
 pub mod schema;
+pub mod sign;
 pub mod status;
 pub mod verify;
 
@@ -43,6 +45,8 @@ pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
         Verb::Gate(args) => gate::run(args, context),
         Verb::Verify(args) => verify::run(args, context),
         Verb::Accept(args) => accept::run(args, context),
+        Verb::Sign(args) => sign::run(args, context),
+        Verb::Keygen(args) => keygen::run(args, context),
         Verb::Pause(args) => pause::run(args, context),
         Verb::Resume(args) => resume::run(args, context),
         Verb::Cancel(args) => cancel::run(args, context),

@@ -13,7 +13,9 @@ pub const SCHEMAS: &[(&str, &str)] = &[
     ("event", include_str!("../../api/schema/event.v1.json")),
     ("gate", include_str!("../../api/schema/gate.v1.json")),
     ("history", include_str!("../../api/schema/history.v1.json")),
+    ("keygen", include_str!("../../api/schema/keygen.v1.json")),
     ("limit", include_str!("../../api/schema/limit.v1.json")),
+    ("sign", include_str!("../../api/schema/sign.v1.json")),
     ("status", include_str!("../../api/schema/status.v1.json")),
     ("verify", include_str!("../../api/schema/verify.v1.json")),
 ];

@@ -48,7 +48,8 @@ pub(in crate::cli::commands) async fn pull(
 ) -> Result<Option<Exit>, CliError> {
     let manifest = seen.resolved.manifest.clone();
     let token = hub.token.clone();
-    let options = owning::options(&pull.settings, true, hub);
+    let signer = owning::signer(&pull.settings)?;
+    let options = Options { signer, ..owning::options(&pull.settings, true, hub) };
     let wish = owning::wish(&pull.settings, &pull.environment, true)?;
     loop {
         let owner = tokio::select! {

@@ -17,18 +17,19 @@ use super::super::signals::Signals;
 use crate::cli::args::PullArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::resolve::PullRequest;
-use crate::cli::{Context, resolve, runtime, ui::Ui};
+use crate::cli::{Context, owning, resolve, runtime, ui::Ui};
 use crate::config::{Environment, Settings};
 use crate::core::code::Code;
 use crate::core::job::JobSpec;
 use crate::core::local_edits::{LocalEdits, in_words};
 use crate::core::manifest::Manifest;
+use crate::core::oms::bundle;
 use crate::core::receipt::FileRecord;
 use crate::core::units;
 use crate::daemon::WorkError;
 use crate::daemon::preview::{Preview, preview};
 use crate::hub::{HubClient, HubConfig, Timeouts, TokenError, auth};
-use crate::volume::Volume;
+use crate::volume::{ModelDir, Volume};
 
 /// Brings a repository onto the volume.
 ///
@@ -79,6 +80,8 @@ pub(super) struct Pull {
 
 impl Pull {
     async fn run(self) -> Result<Exit, Failure> {
+        // Before anything is fetched: a key that cannot be used will not become better.
+        owning::signer(&self.settings)?;
         let mut signals = Signals::listen()?.and_hangup(self.detached)?;
         let config = hub_config(&self.settings)?;
         let seen = match self.look(&config, &mut signals).await? {
@@ -89,7 +92,7 @@ impl Pull {
             return self.tell_preview(&seen);
         }
         let (manifest, edits) = (seen.resolved.manifest.clone(), seen.expected.edits().clone());
-        if !seen.complete {
+        if !self.is_done(&seen)? {
             seen.check_space().map_err(|error| CliError::from(&error))?;
             if self.request.detach {
                 return background::start(&self);
@@ -115,6 +118,18 @@ impl Pull {
         let seen = seen.map_err(|error| CliError::from(&error))?;
         self.tell_of_move(&seen);
         Ok(Looked::Seen(Box::new(seen)))
+    }
+
+    /// Whether nothing is left to do: the model is complete and, where that was asked for, signed.
+    pub(super) fn is_done(&self, seen: &Preview) -> Result<bool, CliError> {
+        let Some(key) = owning::signer(&self.settings)?.filter(|_| seen.complete) else { return Ok(seen.complete) };
+        if !seen.edits.files().is_empty() {
+            return Ok(true);
+        }
+        let directory = self.settings.volume.value.join(self.request.spec.name.as_str());
+        let signature = ModelDir::open(&directory).and_then(|dir| dir.signature_bytes());
+        let signature = signature.map_err(|error| CliError::from(&error))?;
+        Ok(signature.is_some_and(|bytes| bundle::open(&bytes, &key.public()).is_ok()))
     }
 
     /// Removes what is set aside of the model, where that was asked for.
