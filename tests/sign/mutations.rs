@@ -210,14 +210,6 @@ const WITHIN: &[(&str, Instead, &str)] = &[
         "the digest of model-00002-of-000003.safetensors is no SHA-256",
     ),
     (
-        "digest in capitals",
-        Raw(|s| {
-            let digest = named(s, SHARD)["digest"].as_str().unwrap().to_uppercase();
-            named(s, SHARD)["digest"] = json!(digest);
-        }),
-        "is no SHA-256",
-    ),
-    (
         "other bytes",
         Within(|s| named(s, SHARD)["digest"] = json!("cd".repeat(32))),
         "model-00002-of-000003.safetensors: sha256 cdcdcdcdcdcd… was signed",
@@ -476,9 +468,10 @@ fn what_the_specification_wants_accepted_is_accepted() {
         fs::write(site.signature(), bundle.to_string()).unwrap();
         site.gate().expect_code(0);
     }
-    let within: [fn(&mut Value); 4] = [
+    let within: [fn(&mut Value); 5] = [
         |s| s["subject"][0]["name"] = json!("model"),
         |s| drop(s["predicate"]["serialization"].as_object_mut().unwrap().remove("ignore_paths")),
+        |s| named(s, SHARD)["digest"] = json!(named(s, SHARD)["digest"].as_str().unwrap().to_uppercase()),
         |s| named(s, SHARD)["uri"] = json!("https://example.invalid/"),
         |s| s["predicate"]["serialization"]["allow_symlinks"] = json!(true),
     ];

@@ -192,3 +192,46 @@ fn shown_hint(hint: &str) -> String {
         Err(_) => format!("`{}`", shown(hint)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::oms::key::Curve;
+    use crate::core::oms::key::tests::key;
+    use crate::core::repo_path::RepoPath;
+
+    fn statement() -> Statement {
+        let file = (RepoPath::parse("a").unwrap(), Sha256::from_bytes([1; 32]));
+        Statement::new("model", vec![file], vec![".muster".into()]).unwrap()
+    }
+
+    #[test]
+    fn a_bundle_is_opened_by_its_key_and_by_no_other() {
+        for curve in Curve::ALL {
+            let (signer, other) = (key(curve, 1), key(curve, 2));
+            let sealed = seal(&statement(), &signer);
+            assert_eq!(open(&sealed, &signer.public()).unwrap(), statement());
+            assert_eq!(sealed, seal(&statement(), &signer), "it is made the same again");
+            assert!(matches!(open(&sealed, &other.public()), Err(BundleError::Key { .. })));
+            assert_eq!(claimed(&sealed).unwrap(), statement());
+        }
+    }
+
+    #[test]
+    fn no_bit_of_a_bundle_can_be_changed_without_notice() {
+        let signer = key(Curve::P256, 1);
+        let (sealed, public) = (seal(&statement(), &signer), signer.public());
+        let (mut open_all_the_same, step) = (Vec::new(), 3);
+        for at in (0..sealed.len()).step_by(step) {
+            let mut spoilt = sealed.clone();
+            spoilt[at] ^= 1 << (at % 7);
+            match open(&spoilt, &public) {
+                // Only of a name that nobody reads, or of space; never of what is said.
+                Ok(read) => open_all_the_same.push((at, read)),
+                Err(_) => {}
+            }
+        }
+        assert!(open_all_the_same.iter().all(|(_, read)| *read == statement()));
+        assert!(open_all_the_same.len() < sealed.len() / step / 4, "{}", open_all_the_same.len());
+    }
+}

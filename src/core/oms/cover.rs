@@ -174,3 +174,76 @@ pub fn left_out(has_client_notes: bool) -> Vec<String> {
     let notes = has_client_notes.then_some(CLIENT_NOTES);
     super::GIT_PATHS.into_iter().chain(own).chain(notes).map(str::to_owned).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::manifest::tests::source;
+    use crate::core::verify::tests::lfs_entry;
+
+    fn sha256(bytes: &[u8]) -> Sha256 {
+        use sha2::Digest as _;
+        Sha256::from_bytes(sha2::Sha256::digest(bytes).into())
+    }
+
+    fn manifest(names: &[&str]) -> Manifest {
+        Manifest::seal(source(), names.iter().map(|name| lfs_entry(name, name.as_bytes())).collect()).unwrap()
+    }
+
+    fn statement(names: &[&str], ignored: &[&str]) -> Statement {
+        let files = names.iter().map(|name| (RepoPath::parse(name).unwrap(), sha256(name.as_bytes())));
+        Statement::new("m", files.collect(), ignored.iter().map(|path| (*path).to_owned()).collect()).unwrap()
+    }
+
+    fn right(_: usize, entry: &FileEntry) -> Here {
+        Here::Sha256(sha256(entry.path.as_str().as_bytes()))
+    }
+
+    fn whys(reasons: &[Reason]) -> Vec<String> {
+        reasons.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_file_is_listed_and_no_other() {
+        let model = manifest(&["a", "b", ".gitattributes"]);
+        assert!(compare(&statement(&["a", "b"], &[]), &model, right, |_| false).is_empty());
+        assert!(compare(&statement(&["a", "b", ".gitattributes"], &[]), &model, right, |_| false).is_empty());
+        let less = compare(&statement(&["a"], &[]), &model, right, |_| false);
+        assert_eq!(whys(&less), ["b: it is not in the signature"]);
+        let hidden = compare(&statement(&["a"], &["b"]), &model, right, |_| false);
+        assert_eq!(whys(&hidden), ["b: it is not in the signature, which ignores `b` on purpose"]);
+        let more = compare(&statement(&["a", "b", "c"], &[]), &model, right, |_| false);
+        assert_eq!(whys(&more), ["c: it is in the signature, and no file of the model"]);
+    }
+
+    #[test]
+    fn what_is_known_of_the_bytes_decides() {
+        let (model, signed) = (manifest(&["a"]), statement(&["a"], &[]));
+        let with = |here: Here, is_edit: bool| whys(&compare(&signed, &model, |_, _| here, |_| is_edit));
+        let other = Here::Sha256(sha256(b"other"));
+        assert!(with(other, false)[0].contains("was signed, "));
+        assert!(with(other, true)[0].contains("changed here on purpose after it was signed"));
+        assert!(with(Here::Wrong, false)[0].contains("other bytes were signed"));
+        assert!(with(Here::Unknown, false).is_empty(), "that there is none is a reason of its own");
+    }
+
+    #[test]
+    fn what_lies_about_is_known_to_the_manifest_or_ignored() {
+        let (model, signed) = (manifest(&["a"]), statement(&["a"], &["notes"]));
+        let names = ["a", "notes/x", ".git/config", ".muster/x", "evil.py", "sub/.git/x", "a\u{1b}[2J"];
+        let found = extras(&signed, &model, names.into_iter().map(str::to_owned));
+        let whys = whys(&found);
+        assert_eq!(whys.len(), 3, "{whys:?}");
+        assert!(whys[0].starts_with("evil.py: it is in the directory"));
+        assert!(!whys[2].chars().any(char::is_control), "nothing steers a terminal");
+    }
+
+    #[test]
+    fn a_signature_is_about_its_model_before_an_edit_and_after_it() {
+        let (model, signed) = (manifest(&["a", "b"]), statement(&["a", "b"], &[]));
+        let records = |at: usize| Some(sha256(["a", "edited"][at].as_bytes()));
+        assert!(is_about(&signed, &model, records, |path| path.as_str() == "b"));
+        assert!(!is_about(&signed, &model, records, |_| false));
+        assert!(!is_about(&statement(&["a"], &[]), &model, records, |_| true), "another set of files");
+    }
+}

@@ -345,3 +345,86 @@ fn is_plain(path: &str) -> bool {
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn path(text: &str) -> RepoPath {
+        RepoPath::parse(text).unwrap()
+    }
+
+    fn statement(names: &[&str]) -> Statement {
+        let files = names.iter().zip(1u8..).map(|(name, n)| (path(name), Sha256::from_bytes([n; 32])));
+        Statement::new("model", files.collect(), vec![".muster".into()]).unwrap()
+    }
+
+    /// The JSON of a statement whose files stand in this order, the digest over all made to fit.
+    fn listed(names: &[&str]) -> Vec<u8> {
+        let mut json: Value = serde_json::from_slice(&statement(&["a"]).to_json()).unwrap();
+        let digest = Sha256::from_bytes([7; 32]);
+        let resource = |name: &&str| serde_json::json!({"name": name, "algorithm": ALGORITHM, "digest": digest});
+        json["predicate"]["resources"] = names.iter().map(resource).collect();
+        let files: Vec<_> = names.iter().map(|_| (path("x"), digest)).collect();
+        json["subject"][0]["digest"][ALGORITHM] = root_of(&files).to_string().into();
+        json.to_string().into_bytes()
+    }
+
+    #[test]
+    fn files_are_sorted_by_code_points_as_they_are_written() {
+        let made = statement(&["b", "a/c", "a.json", "é"]);
+        let names: Vec<_> = made.files().iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(names, ["a.json", "a/c", "b", "é"]);
+        assert_eq!(Statement::from_json(&made.to_json()).unwrap(), made);
+        assert_eq!(made.sha256(&path("a/c")), Some(Sha256::from_bytes([2; 32])));
+        assert_eq!(made.sha256(&path("a")), None);
+    }
+
+    #[test]
+    fn either_order_is_read_and_no_other() {
+        for names in [&["a.json", "a/c", "b"][..], &["a/c", "a.json", "b"]] {
+            let read = Statement::from_json(&listed(names)).unwrap();
+            assert!(read.files().is_sorted(), "whatever it was");
+        }
+        for names in [&["b", "a"][..], &["a.json", "b", "a/c"]] {
+            assert!(matches!(Statement::from_json(&listed(names)), Err(StatementError::Unsorted { .. })), "{names:?}");
+        }
+        for names in [&["a", "a"][..], &["b", "a", "b"]] {
+            assert!(matches!(Statement::from_json(&listed(names)), Err(StatementError::Twice { .. })), "{names:?}");
+        }
+        assert!(matches!(Statement::new("m", vec![], vec![]), Err(StatementError::NoFiles)));
+    }
+
+    #[test]
+    fn an_ignored_path_is_itself_and_what_is_in_it() {
+        let made = statement(&["a"]);
+        assert_eq!(made.ignored(".muster"), Some(".muster"));
+        assert_eq!(made.ignored(".muster/receipt.json"), Some(".muster"));
+        for other in [".muster2", "sub/.muster", "a"] {
+            assert_eq!(made.ignored(other), None, "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_statement_survives_its_json_form(
+            files in prop::collection::btree_map("[a-c./é-]{1,6}", any::<[u8; 32]>(), 1..9),
+            model in ".*",
+            ignored in prop::collection::btree_set("[a-c]{1,3}(/[a-c]{1,3})?", 0..4),
+        ) {
+            let parse = |(name, bytes): (String, [u8; 32])| Some((RepoPath::parse(&name).ok()?, Sha256::from_bytes(bytes)));
+            let files: Vec<_> = files.into_iter().filter_map(parse).collect();
+            let ignored = ignored.into_iter().collect();
+            if let Ok(made) = Statement::new(&model, files, ignored) {
+                prop_assert_eq!(Statement::from_json(&made.to_json()).unwrap(), made);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _either = Statement::from_json(&bytes);
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod answers;
 mod bodies;
 mod files;
 mod policies;
+mod signatures;
 mod weights;
 mod words;
 
@@ -17,6 +18,7 @@ pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is that of its folder of seeds too.
 pub const ALL: &[(&str, Target)] = &[
+    ("bundle", signatures::bundle),
     ("claims", files::claims),
     ("config", words::config),
     ("discover", words::discover),
@@ -24,6 +26,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("gguf", weights::gguf),
     ("globs", words::globs),
     ("history", files::history),
+    ("key", signatures::key),
     ("limits", answers::limits),
     ("link", answers::link),
     ("local-edits", files::local_edits),
@@ -41,6 +44,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("revision", answers::revision),
     ("safetensors", weights::safetensors),
     ("shard_index", weights::shard_index),
+    ("statement", signatures::statement),
     ("status", bodies::status),
     ("store", files::store),
     ("tree", answers::tree),
