@@ -218,7 +218,7 @@ fn signing_reads_no_large_file_that_did_not_change() {
     let statement = statement_of(&bundle_of(&site));
     for resource in statement["predicate"]["resources"].as_array().unwrap() {
         let name = resource["name"].as_str().unwrap();
-        assert_eq!(resource["digest"].as_str().unwrap(), site.repo().get(name).sha256(), "{name}");
+        assert_eq!(resource["digest"].as_str().unwrap(), repo().get(name).sha256(), "{name}");
     }
     // With the identities gone it hashes, and then signs the same.
     let before = fs::read(site.signature()).unwrap();
@@ -296,7 +296,7 @@ fn a_forged_manifest_does_not_help_either() {
     let site = Site::signed();
     flip_byte(&site.path(SHARD), 5000);
     let wrong = sha256_hex(fs::read(site.path(SHARD)).unwrap());
-    let right = site.repo().get(SHARD).sha256().to_owned();
+    let right = repo().get(SHARD).sha256().to_owned();
     for name in [".muster/manifest.json", ".muster/receipt.json"] {
         let text = fs::read_to_string(site.path(name)).unwrap().replace(&right, &wrong);
         fs::write(site.path(name), text).unwrap();

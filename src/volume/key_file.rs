@@ -165,8 +165,8 @@ fn text(file: File, path: &Path) -> Result<String, KeyFileError> {
 
 /// Makes a file that was not there; a link in its place is not followed.
 fn create(path: &Path, mode: u32) -> Result<File, KeyFileError> {
-    let made = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    made.map_err(|source| match source.kind() {
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    file.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => KeyFileError::Occupied { path: path.to_owned() },
         _ => KeyFileError::Unwritable { path: path.to_owned(), source },
     })
@@ -196,8 +196,8 @@ mod tests {
         let (private, public) = (place.path().join("k"), place.path().join("k.pub"));
         let made = key(Curve::P256, 1);
         create_pair(&made, &private, &public).unwrap();
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(mode(&private), 0o600);
+        let mode_of = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode_of(&private), 0o600);
         assert_eq!(read_private(&private).unwrap().public(), read_public(&public).unwrap());
         assert!(
             matches!(create_pair(&made, &private, &public), Err(KeyFileError::Occupied { path }) if path == private)

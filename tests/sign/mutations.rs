@@ -457,7 +457,7 @@ fn what_the_specification_wants_accepted_is_accepted() {
         |b| drop(envelope(b)["signatures"][0].as_object_mut().unwrap().remove("keyid")),
         |b| {
             b["verificationMaterial"] =
-                json!({"publicKey": {"rawBytes": "AA==", "keyDetails": "PKIX_ECDSA_P256_SHA_256"}})
+                json!({"publicKey": {"rawBytes": "AA==", "keyDetails": "PKIX_ECDSA_P256_SHA_256"}});
         },
         |b| b["verificationMaterial"]["tlogEntries"] = json!([]),
         |b| b["verificationMaterial"]["publicKey"]["unknown"] = json!(1),

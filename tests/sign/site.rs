@@ -53,10 +53,6 @@ impl Site {
         site
     }
 
-    pub(crate) fn repo(&self) -> RepoSpec {
-        repo()
-    }
-
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.world.model("org/model").join(file)
     }
@@ -66,7 +62,7 @@ impl Site {
     }
 
     pub(crate) fn shards(&self) -> Vec<PathBuf> {
-        self.repo().files().filter(|file| file.path.ends_with(".safetensors")).map(|f| self.path(&f.path)).collect()
+        repo().files().filter(|file| file.path.ends_with(".safetensors")).map(|f| self.path(&f.path)).collect()
     }
 
     pub(crate) fn sign(&self) -> Output {

@@ -95,10 +95,10 @@ impl Adopt {
             }
             seen.check_space().map_err(|error| CliError::from(&error))?;
         }
-        if !self.pull.is_done(&seen)? {
-            if let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await? {
-                return Ok(exit);
-            }
+        if !self.pull.is_done(&seen)?
+            && let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await?
+        {
+            return Ok(exit);
         }
         let aside = self.aside()?;
         self.pull.prune()?;

@@ -1,4 +1,4 @@
-//! Signatures that others can check: the format OpenSSF Model Signing 1.0 (OMS), made and read.
+//! Signatures that others can check: the format `OpenSSF` Model Signing 1.0 (OMS), made and read.
 //!
 //! Owns what of that format is muster's: one statement a model, method `files`, signed with a key.
 //! Invariants: a statement that was read speaks of well-formed paths, each once, each with one SHA-256,
