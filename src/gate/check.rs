@@ -8,22 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hash::look_at;
 use super::policy::Scene;
 use super::remember::{Key, Memory, RememberError};
 use super::structure::Structure;
-use super::survey::Survey;
+use super::survey::{Survey, missing_files};
 use super::trust::Demand;
 use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::digest::{Digest, Sha256};
 use crate::core::gate::{Decision, Outcome};
-use crate::core::identity::Observed;
 use crate::core::local_edits::{Expected, LocalEdits, LocalEditsError};
 use crate::core::manifest::{FileEntry, Manifest, ManifestId};
 use crate::core::policy::Policy;
 use crate::core::policy::judge::{Verdict as RuleVerdict, reasons};
-use crate::core::reason::{Reason, Why};
+use crate::core::reason::Why;
 use crate::core::receipt::{Receipt, ReceiptError};
 use crate::core::repo::Revision;
 use crate::core::repo_path::RepoPath;
@@ -389,13 +387,4 @@ fn unusable(error: &ReceiptError) -> Why {
         ReceiptError::Schema { .. } => Why::ReceiptUnreadable { why: in_words(error) },
         ReceiptError::Json(_) | ReceiptError::Unproved { .. } => Why::ReceiptDamaged { why: in_words(error) },
     }
-}
-
-/// Without a receipt no file is believed, but those that are not there can be named.
-pub(super) fn missing_files(dir: &ModelDir, manifest: &Manifest) -> Vec<Reason> {
-    let looks = look_at(manifest.files(), |entry| dir.observe(&entry.path));
-    let missing = manifest.files().iter().zip(looks).filter(|(_, look)| *look == Observed::Missing);
-    missing
-        .map(|(entry, _)| Reason { file: Some(entry.path.clone()), why: Why::Missing { size: entry.size } })
-        .collect()
 }

@@ -11,7 +11,7 @@ use crate::core::gate::{Decision, Finding, Outcome, inspect};
 use crate::core::identity::{Identity, Observed};
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::oms::cover::Here;
-use crate::core::reason::Why;
+use crate::core::reason::{Reason, Why};
 use crate::core::receipt::Receipt;
 use crate::core::repo_path::RepoPath;
 use crate::core::structure::Strictness;
@@ -180,6 +180,15 @@ impl<'a> Survey<'a> {
     fn is_lasting(&self, identity: &Identity) -> bool {
         lasts(identity, self.looked_at_ns, self.dir.fs_kind())
     }
+}
+
+/// Without a receipt no file is believed, but those that are not there can be named.
+pub(super) fn missing_files(dir: &ModelDir, manifest: &Manifest) -> Vec<Reason> {
+    let looks = look_at(manifest.files(), |entry| dir.observe(&entry.path));
+    let missing = manifest.files().iter().zip(looks).filter(|(_, look)| *look == Observed::Missing);
+    missing
+        .map(|(entry, _)| Reason { file: Some(entry.path.clone()), why: Why::Missing { size: entry.size } })
+        .collect()
 }
 
 fn lasts(identity: &Identity, now_ns: i64, kind: FsKind) -> bool {

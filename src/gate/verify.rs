@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::check::{Answer, Listener, Notice, Unloaded, expected, load_manifest, missing_files, unopened};
+use super::check::{Answer, Listener, Notice, Unloaded, expected, load_manifest, unopened};
 use super::hash::{Hashed, Pages, hash_files, look_at};
 use super::structure::{Structure, look_into};
+use super::survey::missing_files;
 use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::gate::{Decision, Outcome};

@@ -228,10 +228,10 @@ const WITHIN: &[(&str, Instead, &str)] = &[
         "a file more",
         Within(|s| {
             let mut one = named(s, SHARD).clone();
-            one["name"] = json!("zzz.bin");
+            one["name"] = json!("ö.bin");
             resources(s).push(one);
         }),
-        "zzz.bin: it is in the signature, and no file of the model",
+        "ö.bin: it is in the signature, and no file of the model",
     ),
     (
         "a file twice",

@@ -260,7 +260,7 @@ impl PrivateKey {
     }
 
     fn of_pkcs8(pem: &str) -> Result<Self, KeyError> {
-        let (_, document) = SecretDocument::from_pem(pem).map_err(|_| KeyError::NotPem)?;
+        let (_, document) = SecretDocument::from_pem(pem).map_err(|_| KeyError::Damaged)?;
         let info = PrivateKeyInfoRef::try_from(document.as_bytes()).map_err(|_| KeyError::Damaged)?;
         let curve = curve_of(info.algorithm.oid, info.algorithm.parameters_oid().ok())?;
         let secret = match curve {
@@ -273,7 +273,7 @@ impl PrivateKey {
 
     /// Such a key may leave its curve unsaid: the length of its number tells.
     fn of_sec1(pem: &str) -> Result<Self, KeyError> {
-        let (_, document) = SecretDocument::from_pem(pem).map_err(|_| KeyError::NotPem)?;
+        let (_, document) = SecretDocument::from_pem(pem).map_err(|_| KeyError::Damaged)?;
         let der = document.as_bytes();
         let p256 = || p256::SecretKey::from_sec1_der(der).ok().map(|key| Secret::P256(key.into()));
         let p384 = || p384::SecretKey::from_sec1_der(der).ok().map(|key| Secret::P384(key.into()));
@@ -300,7 +300,7 @@ impl PublicKey {
             PKCS8 | SEC1 | ENCRYPTED => return Err(KeyError::PrivateForPublic),
             _ => return Err(KeyError::Label { label }),
         }
-        let (_, document) = Document::from_pem(&pem).map_err(|_| KeyError::NotPem)?;
+        let (_, document) = Document::from_pem(&pem).map_err(|_| KeyError::Damaged)?;
         let info = SubjectPublicKeyInfoRef::try_from(document.as_bytes()).map_err(|_| KeyError::Damaged)?;
         let curve = curve_of(info.algorithm.oid, info.algorithm.parameters_oid().ok())?;
         let point = match curve {

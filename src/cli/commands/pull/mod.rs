@@ -123,7 +123,7 @@ impl Pull {
     /// Whether nothing is left to do: the model is complete and, where that was asked for, signed.
     pub(super) fn is_done(&self, seen: &Preview) -> Result<bool, CliError> {
         let Some(key) = owning::signer(&self.settings)?.filter(|_| seen.complete) else { return Ok(seen.complete) };
-        if !seen.edits.files().is_empty() {
+        if !seen.expected.edits().files().is_empty() {
             return Ok(true);
         }
         let directory = self.settings.volume.value.join(self.request.spec.name.as_str());
