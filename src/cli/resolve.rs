@@ -179,6 +179,7 @@ fn pull_into(
         connections: settings.connections.value.fixed().map(crate::config::Connections::get),
         reselect: args.reselect,
         update: !args.no_update,
+        repair: None,
     };
     let PullArgs { dry_run, detach, no_wait, prune, .. } = args;
     Ok((PullRequest { spec, dry_run, detach, wait_for_owner: !no_wait, prune }, settings))

@@ -65,6 +65,8 @@ impl Jobs {
         let (state, error, phase) = match (result, entry.wish.take()) {
             (Ok(manifest), _) => {
                 entry.job.commit = Some(manifest.source().commit);
+                // Done: what comes next is no repair.
+                entry.job.spec.repair = None;
                 (JobState::Ready, None, None)
             }
             (Err(WorkError::Stopped), Some(Wish::Pause)) => (JobState::Paused, None, Some(Phase::Paused)),
