@@ -316,7 +316,7 @@ fn transfer(args: TransferArgs, mut settings: Settings, here: &Path) -> Settings
 }
 
 /// Whether whoever gave the command said it, too.
-const fn is_asked_for(origin: &SettingOrigin) -> bool {
+pub(super) const fn is_asked_for(origin: &SettingOrigin) -> bool {
     matches!(origin, SettingOrigin::Flag(_) | SettingOrigin::Env(_))
 }
 

@@ -9,7 +9,6 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 
-use rustix::io::Errno;
 use tracing::{debug, info, warn};
 
 use super::bench::Bench;
@@ -17,6 +16,7 @@ use super::error::WorkError;
 use super::repair::Thrift;
 use crate::core::blocks::{BlockTable, Blocks};
 use crate::core::causes::in_words;
+use crate::core::code::Code;
 use crate::core::digest::Digest;
 use crate::core::manifest::FileEntry;
 use crate::core::model_name::ModelName;
@@ -187,7 +187,7 @@ impl Salvage<'_> {
         let (partial, durable) = match &mut self.partial {
             Some(partial) => partial,
             none => match Partial::create_anew(model, self.entry, bench.writer) {
-                Err(error) if self.sources.thrift == Thrift::Drop && is_full(&error) => {
+                Err(error) if self.sources.thrift == Thrift::Drop && error.code() == Code::NoSpace => {
                     info!(file = %self.entry.path, "no room to take over what is right of it: it is fetched whole");
                     return Ok(0);
                 }
@@ -280,10 +280,6 @@ fn feed(donor: &Donor, range: std::ops::Range<u64>, mut take: impl FnMut(&[u8]))
         }
     }
     Some(())
-}
-
-fn is_full(error: &VolumeError) -> bool {
-    matches!(error.errno(), Some(Errno::NOSPC | Errno::DQUOT))
 }
 
 const fn blocks_of(size: u64) -> u64 {

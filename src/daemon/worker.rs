@@ -23,7 +23,7 @@ use super::resolve::{Resolved, check_place, resolve};
 use super::settling::Settling;
 use super::survey::{Doubt, Hearing, Known, Survey, survey};
 use super::take_up::take_up;
-use super::update::{self, Swap};
+use super::update::Swap;
 use crate::clock;
 use crate::core::fold::Folding;
 use crate::core::identity::Observed;

@@ -94,7 +94,7 @@ impl Adopt {
                 }
             }
             seen.check_space().map_err(|error| CliError::from(&error))?;
-            if let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await? {
+            if let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await?.stopped() {
                 return Ok(exit);
             }
         }

@@ -20,6 +20,7 @@ pub mod mirror;
 pub mod pause;
 pub mod pull;
 pub mod remove;
+pub mod repair;
 pub mod resume;
 pub mod schema;
 pub mod status;
@@ -42,6 +43,7 @@ pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
         Verb::History(args) => history::run(args, context),
         Verb::Gate(args) => gate::run(args, context),
         Verb::Verify(args) => verify::run(args, context),
+        Verb::Repair(args) => repair::run(args, context),
         Verb::Accept(args) => accept::run(args, context),
         Verb::Pause(args) => pause::run(args, context),
         Verb::Resume(args) => resume::run(args, context),
