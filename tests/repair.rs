@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test arranges its own world")]
 #![allow(clippy::print_stdout, reason = "figures, and the seed that repeats them")]
 #![allow(clippy::cast_possible_truncation, reason = "sizes of buffers on 64-bit Linux")]
+#![allow(unreachable_pub, reason = "`pub` says what the test uses")]
 
 #[path = "repair/damage.rs"]
 mod damage;
@@ -26,7 +27,7 @@ use support::*;
 const MODEL: &str = "org/model";
 const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
-const SHARD: &str = "model-00001-of-00002.safetensors";
+const SHARD: &str = "model-00001-of-000002.safetensors";
 const SCHEMA: &str = include_str!("../src/api/schema/repair.v1.json");
 const STATUS: &str = include_str!("../src/api/schema/status.v1.json");
 
@@ -279,7 +280,7 @@ fn a_branch_that_moved_on_is_neither_asked_for_nor_followed() {
 fn only_the_named_files_are_read_and_another_name_is_refused() {
     let site = Site::new();
     site.rot();
-    let other = "model-00002-of-00002.safetensors";
+    let other = "model-00002-of-000002.safetensors";
     flip_byte(&site.path(other), 7);
     hide(&site.directory(), other);
     only(&site.repair(&[SHARD, "--json"]).run().expect_code(0));
@@ -314,14 +315,14 @@ fn another_copy_repairs_without_a_network_and_only_what_is_right_of_it_counts() 
     let from = copy.path().to_str().unwrap();
     // One that lies in the very block that is wanted.
     flip_byte(&copy.path().join(SHARD), BLOCK + 999);
-    let offline = |args: &[&str]| site.repair(&["--from", from]).env("HF_HUB_OFFLINE", "1").env("MUSTER_LOG", "info");
-    let out = offline(&[]).arg("--full").run().expect_code(10);
+    let offline = |arg: &str| site.repair(&["--from", from, arg]).env("HF_HUB_OFFLINE", "1");
+    let out = offline("--full").run().expect_code(10);
     assert!(out.stderr.contains(SHARD) && out.stderr.contains("offline") && out.stderr.contains(from), "{out}");
     site.gate().expect_code(10);
     // Elsewhere it may be as wrong as it likes.
     flip_byte(&copy.path().join(SHARD), BLOCK + 999);
     flip_byte(&copy.path().join(SHARD), 3);
-    let out = offline(&[]).arg("--json").run().expect_code(0);
+    let out = offline("--json").run().expect_code(0);
     let json = out.json();
     assert_valid(SCHEMA, &json);
     assert_eq!((&json["repaired"]["refused"], &json["repaired"]["bytes_fetched"]), (&Value::Array(vec![]), &0.into()));
@@ -446,7 +447,7 @@ fn with_little_room_no_wrong_file_is_kept_and_with_less_it_gives_no_blocks() {
             Err(why) => return skip(&why),
         };
         for n in 1..=2 {
-            flip_byte(&world.model(MODEL).join(format!("model-0000{n}-of-00002.safetensors")), 17 * MIB);
+            flip_byte(&world.model(MODEL).join(format!("model-0000{n}-of-000002.safetensors")), 17 * MIB);
         }
         world.args(["repair", MODEL]).run().expect_code(0);
         assert_eq!(hub.total_body_bytes(), fetched, "{mib} MiB");
