@@ -124,7 +124,7 @@ impl Work {
             (None, None) if *bytes_kept == 0 => "missing".to_owned(),
             (None, _) => format!("wrong, and which of its {blocks} is not known"),
         }];
-        parts.push(format!("{} to fetch", units::bytes(*bytes_to_fetch)));
+        parts.push(format!("{} fetched", units::bytes(*bytes_to_fetch)));
         if *bytes_kept > 0 {
             let how = if file.shared { "kept, blocks shared" } else { "kept, by copying" };
             parts.push(format!("{} {how}", units::bytes(*bytes_kept)));
@@ -184,7 +184,10 @@ fn from(text: &str, here: &Path, model: &Model) -> Result<From, CliError> {
     if directory == model.directory {
         return Err(CliError::usage("--from names the model itself"));
     }
-    ModelDir::open(&directory).map_err(|error| CliError::from(&error).context("--from cannot be opened"))?;
+    if let Err(error) = ModelDir::open(&directory) {
+        let code = if error.is_missing() { Code::Usage } else { error.code() };
+        return Err(CliError::from_error(code, &error).context("--from cannot be opened"));
+    }
     let shown = directory.to_str().ok_or_else(|| CliError::usage("--from: its path is no UTF-8"))?;
     Ok(From::Directory(shown.to_owned()))
 }
