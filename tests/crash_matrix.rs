@@ -521,7 +521,9 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
 // class: looks-complete, progress-lost
 #[test]
 fn what_a_pull_called_complete_is_complete_after_a_power_cut() {
-    for (work, readback) in [(Work::Batch, false), (Work::Batch, true), (Work::Pull, false), (Work::Update, false), (Work::Repair, false)] {
+    for (work, readback) in
+        [(Work::Batch, false), (Work::Batch, true), (Work::Pull, false), (Work::Update, false), (Work::Repair, false)]
+    {
         let mut stage = match Stage::new(work, readback) {
             Ok(stage) => stage,
             Err(why) => return skip(&why),

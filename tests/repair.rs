@@ -374,7 +374,8 @@ fn a_mirror_brings_what_is_wrong_and_hears_no_token() {
     let repair = site.repair(&["--full", "--from", &mirror.url(), "--json"]).env("HF_TOKEN", "hf_secret");
     only(&repair.run().expect_code(0));
     assert_eq!((site.hub.requests().len(), mirror.total_body_bytes()), (0, BLOCK));
-    let tokens: Vec<_> = mirror.requests().iter().filter_map(|one| one.header("authorization").map(str::to_owned)).collect();
+    let tokens: Vec<_> =
+        mirror.requests().iter().filter_map(|one| one.header("authorization").map(str::to_owned)).collect();
     assert_eq!(tokens, Vec::<String>::new());
     site.assert_repaired();
     // A mirror that lies brings nothing to a final name.

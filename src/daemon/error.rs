@@ -240,7 +240,10 @@ impl WorkError {
             | Self::OtherSelection { .. } => Code::Usage,
             Self::Manifest { .. } | Self::Collision { .. } => Code::UpstreamRefused,
             Self::Volume(source) | Self::Publish(PublishError::Volume(source)) => source.code(),
-            Self::Publish(PublishError::Occupied { .. }) | Self::InUse { .. } | Self::WrongInUse { .. } | Self::Ownership(_) => Code::Held,
+            Self::Publish(PublishError::Occupied { .. })
+            | Self::InUse { .. }
+            | Self::WrongInUse { .. }
+            | Self::Ownership(_) => Code::Held,
             Self::Fetch(source) => source.code(),
             Self::Unfinished { failed, .. } => failed.first().map_or(Code::Internal, FetchError::code),
             Self::Receipt(_) | Self::Offline { .. } | Self::NotInCopy { .. } => Code::Incomplete,
@@ -284,9 +287,9 @@ impl WorkError {
                 Some("free some space, choose another volume, or keep less free with --reserve SIZE".to_owned())
             }
             Self::InUse { .. } => Some("stop what was launched from it, then try again".to_owned()),
-            Self::WrongInUse { name, .. } => Some(format!(
-                "what runs may have read wrong bytes: stop it, then muster repair {name} replaces them"
-            )),
+            Self::WrongInUse { name, .. } => {
+                Some(format!("what runs may have read wrong bytes: stop it, then muster repair {name} replaces them"))
+            }
             Self::NotInCopy { .. } => {
                 Some("name another copy with --from, or unset HF_HUB_OFFLINE to fetch what is missing".to_owned())
             }

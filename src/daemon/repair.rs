@@ -28,9 +28,9 @@ use crate::core::repair::{Look, Repair};
 use crate::core::repo_path::RepoPath;
 use crate::core::units;
 use crate::fetch::Wanted;
+use crate::volume::ModelDir;
 use crate::volume::aside::Aside;
 use crate::volume::in_use::InUse;
-use crate::volume::ModelDir;
 
 /// What becomes of wrong files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,12 +65,7 @@ impl Work {
     }
 
     /// Sees that what is to come fits, and what has to go for that.
-    pub(super) async fn make_room(
-        &self,
-        site: &Site,
-        survey: &Survey,
-        wanted: &[Wanted],
-    ) -> Result<Thrift, WorkError> {
+    pub(super) async fn make_room(&self, site: &Site, survey: &Survey, wanted: &[Wanted]) -> Result<Thrift, WorkError> {
         let entries: Vec<FileEntry> = wanted.iter().map(|wanted| wanted.entry.clone()).collect();
         let wrong = survey.displaced.iter().filter(|(_, how)| *how == Displace::Quarantine);
         let wrong: Vec<RepoPath> = wrong.map(|(path, _)| path.clone()).collect();
@@ -143,7 +138,7 @@ impl Work {
     /// Sees to it that nobody believes files by what was proved of them once, then sets the receipt aside.
     async fn close_over(&self, site: &Site, files: Vec<RepoPath>) -> Result<(), WorkError> {
         self.condemn(site, files).await?;
-        self.on_model(site, |bench, model| update::close_the_gate(bench, model)).await
+        self.on_model(site, update::close_the_gate).await
     }
 
     async fn condemn(&self, site: &Site, files: Vec<RepoPath>) -> Result<(), WorkError> {

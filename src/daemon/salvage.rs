@@ -7,9 +7,9 @@
 //! wrong one does, too, and no more.
 
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::Path;
 
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::bench::Bench;
 use super::error::WorkError;
@@ -78,21 +78,18 @@ impl Sources<'_> {
             bytes_copied: 0,
             bytes_to_fetch: 0,
             shared: false,
-            set_aside: moved.map(|aside| shown(aside.path())),
+            set_aside: moved.map(|aside| shown(&aside.path())),
         };
         for (aside, stays) in self.set_aside(&entry)? {
-            match work.take_from_aside(&aside)? {
-                Some((kept, bad)) => {
-                    done.bytes_kept += kept;
-                    done.bad_blocks.get_or_insert(bad);
-                    done.set_aside.get_or_insert_with(|| shown(aside.path()));
-                }
-                None => debug!(file = %entry.path, aside = %aside.path().display(), "nothing is taken of it"),
+            if let Some((kept, bad)) = work.take_from_aside(&aside)? {
+                done.bytes_kept += kept;
+                done.bad_blocks.get_or_insert(bad);
+                done.set_aside.get_or_insert_with(|| shown(&aside.path()));
             }
             if self.thrift == Thrift::Drop && !stays && (self.go_on)() {
                 aside.discard()?;
                 info!(file = %aside.path().display(), "a wrong file is removed, for want of room to keep it");
-                done.set_aside.take_if(|place| *place == shown(aside.path()));
+                done.set_aside.take_if(|place| *place == shown(&aside.path()));
             }
         }
         let refused = match self.copy {
@@ -287,6 +284,6 @@ const fn blocks_of(size: u64) -> u64 {
     if blocks == 0 { 1 } else { blocks }
 }
 
-fn shown(path: PathBuf) -> String {
+fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -186,7 +186,9 @@ impl Work<'_> {
                 _ => None,
             };
             let condemned = self.dir.condemn(wrong.into_iter().filter_map(seen));
-            condemned.and_then(|()| self.dir.set_receipt_aside()).map(|moved| if moved { ReceiptFate::SetAside } else { ReceiptFate::Kept })
+            condemned
+                .and_then(|()| self.dir.set_receipt_aside())
+                .map(|moved| if moved { ReceiptFate::SetAside } else { ReceiptFate::Kept })
         } else {
             Ok(ReceiptFate::Kept)
         };

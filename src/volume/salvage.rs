@@ -125,7 +125,8 @@ mod tests {
         let data = bytes(5000);
         let entry = lfs_entry("a", &data);
         std::fs::write(model.path().join("wrong"), &data[..4000]).unwrap();
-        let donor = Donor::from(model.open_published(&crate::core::repo_path::RepoPath::parse("wrong").unwrap()).unwrap());
+        let donor =
+            Donor::from(model.open_published(&crate::core::repo_path::RepoPath::parse("wrong").unwrap()).unwrap());
         assert_eq!(donor.len(), 4000);
         let partial = Partial::create(&model, &entry, OURS).unwrap();
         let none = partial.graft(&donor, &set(&[(0, 1000)]), &|| false).unwrap();

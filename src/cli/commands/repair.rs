@@ -107,7 +107,11 @@ impl Work {
         lines.push(match repaired {
             Some(Repaired { files, bytes_fetched, .. }) if !files.is_empty() => {
                 let count = units::count(files.len() as u64, "file");
-                format!("{}: {count} repaired, {} fetched; every file is right", spec.name, units::bytes(*bytes_fetched))
+                format!(
+                    "{}: {count} repaired, {} fetched; every file is right",
+                    spec.name,
+                    units::bytes(*bytes_fetched)
+                )
             }
             Some(_) => format!("{}: nothing to repair; every file is right", spec.name),
             None => format!("{}: another process has completed it", spec.name),
@@ -137,7 +141,8 @@ impl Work {
     }
 
     fn refused_line(&self, RefusedCopy { file, blocks }: &RefusedCopy) -> String {
-        let what = blocks.map_or_else(|| "is wrong or missing".to_owned(), |n| format!("has {n} of the wanted blocks wrong"));
+        let what =
+            blocks.map_or_else(|| "is wrong or missing".to_owned(), |n| format!("has {n} of the wanted blocks wrong"));
         format!("{file} {what} in {}, too, and none of that was used", self.copy())
     }
 

@@ -68,12 +68,7 @@ pub(in crate::cli::commands) async fn pull(
 }
 
 /// Does the job as the owner, and gives the volume back.
-async fn work(
-    pull: &Pull,
-    daemon: Daemon,
-    resolved: Resolved,
-    signals: &mut Signals,
-) -> Result<Ended, CliError> {
+async fn work(pull: &Pull, daemon: Daemon, resolved: Resolved, signals: &mut Signals) -> Result<Ended, CliError> {
     if !pull.proved.is_empty() {
         daemon.jobs().learn(&pull.request.spec.name, &pull.proved);
     }
