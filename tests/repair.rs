@@ -462,3 +462,30 @@ fn with_little_room_no_wrong_file_is_kept_and_with_less_one_gives_no_blocks() {
         drop(disk);
     }
 }
+
+// class: bounds
+#[test]
+fn where_the_file_system_can_what_is_kept_shares_its_blocks() {
+    if let Some(why) = cannot_mount(&[Kind::Xfs]) {
+        return skip(&why);
+    }
+    let repo = RepoSpec::kimi(2, 65 * MIB, 2).named(MODEL);
+    let hub = Hub::start(repo.clone());
+    let place = tempfile::tempdir().unwrap();
+    let disk = Disk::make(&place.path().join("image"), 640 * MIB, Kind::Xfs, &[], &place.path().join("volume"));
+    let world = Muster::new(disk.at()).endpoint(&hub);
+    world.args(["pull", MODEL]).run().expect_code(0);
+    let free = || {
+        rustix::fs::sync();
+        let stat = rustix::fs::statvfs(disk.at()).unwrap();
+        stat.f_bavail * stat.f_frsize
+    };
+    let before = free();
+    flip_byte(&world.model(MODEL).join(SHARD), 17 * MIB);
+    let out = world.args(["repair", MODEL, "--json"]).run().expect_code(0);
+    let file = only(&out);
+    assert_eq!((&file["shared"], &file["bytes_kept"]), (&true.into(), &(49 * MIB).into()));
+    let took = before.saturating_sub(free());
+    assert!(took < 2 * BLOCK, "{took} bytes more are in use");
+    assert_complete(&world.model(MODEL), &repo);
+}

@@ -15,13 +15,15 @@ use tracing::{info, warn};
 
 use super::bench::Bench;
 use super::error::WorkError;
+use super::jobs::Jobs;
 use super::live::Live;
+use super::refusal::JobRefusal;
 use super::salvage::{Digests, Salvaged, Sources};
 use super::survey::{Displace, Doubt, Survey};
 use super::update;
 use super::worker::{Site, Work};
 use crate::core::identity::Observed;
-use crate::core::job::JobState;
+use crate::core::job::{JobSpec, JobState};
 use crate::core::manifest::FileEntry;
 use crate::core::model_name::ModelName;
 use crate::core::repair::{Look, Repair};
@@ -47,7 +49,7 @@ impl Work {
         let Some(repair) = &self.spec.repair else { return self.survey(site, Doubt::None).await };
         self.live.repairs(|_told_even_when_nothing_is_wrong| ());
         let doubt = match &repair.look {
-            Look::Known => Doubt::None,
+            Look::Known => Doubt::Of(Vec::new()),
             Look::Everything => Doubt::All,
             Look::Files(paths) => Doubt::Of(paths.clone()),
         };
@@ -151,6 +153,20 @@ impl Work {
             Ok(model.condemn(files.into_iter().filter_map(seen))?)
         })
         .await
+    }
+}
+
+impl Jobs {
+    /// Has files of a model read again, and replaced where they are wrong. For who found something; a job
+    /// that is being worked on goes first.
+    ///
+    /// # Errors
+    /// [`JobRefusal`]: unknown, or something else is going on with it.
+    pub fn repair(&self, name: &ModelName, look: Look) -> Result<(), JobRefusal> {
+        let known = self.entries().get(name).map(|entry| (entry.job.spec.clone(), entry.token.clone()));
+        let (spec, token) = known.ok_or_else(|| JobRefusal::Unknown { name: name.clone() })?;
+        let repair = Some(Repair { look, from: None });
+        self.submit(JobSpec { update: false, repair, ..spec }, token, None)
     }
 }
 
