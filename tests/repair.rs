@@ -425,6 +425,26 @@ fn the_owner_of_the_volume_repairs_and_whoever_asked_is_told() {
     site.assert_repaired();
 }
 
+// class: writers
+#[test]
+fn the_owner_repairs_by_itself_what_was_in_use_once_it_is_left() {
+    let site = Site::new();
+    site.rot();
+    let mut daemon = site.world.args(["daemon"]).spawn();
+    wait_until("a daemon", SOON, || site.world.args(["daemon", "--check"]).run().code == Some(0));
+    let mut gate = site.world.args(["gate", MODEL, "--hold"]).spawn();
+    gate.wait_for_text("open: ", SOON);
+    site.repair(&["--full"]).run().expect_code(15);
+    site.gate().expect_code(10);
+    gate.terminate();
+    gate.wait(SOON);
+    wait_until("it is repaired", SOON, || site.path(".muster/receipt.json").exists());
+    daemon.terminate();
+    daemon.wait(SOON);
+    assert_eq!(site.fetched(), BLOCK);
+    site.assert_repaired();
+}
+
 /// A volume of so many MiB in memory, with two shards of 33 MiB.
 fn small(hub: &Hub, mib: u64) -> Result<(Disk, Muster, tempfile::TempDir), String> {
     if let Some(why) = cannot_mount(&[]) {

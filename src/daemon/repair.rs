@@ -32,6 +32,7 @@ use crate::core::units;
 use crate::fetch::Wanted;
 use crate::volume::ModelDir;
 use crate::volume::aside::Aside;
+use crate::volume::condemned::Condemned;
 use crate::volume::in_use::InUse;
 
 /// What becomes of wrong files.
@@ -48,6 +49,7 @@ impl Work {
     pub(super) async fn examine(&self, site: &Site) -> Result<Survey, WorkError> {
         let Some(repair) = &self.spec.repair else { return self.survey(site, Doubt::None).await };
         self.live.repairs(|_told_even_when_nothing_is_wrong| ());
+        self.check_in_use(site).await?;
         let doubt = match &repair.look {
             Look::Known => Doubt::Of(Vec::new()),
             Look::Everything => Doubt::All,
@@ -64,6 +66,25 @@ impl Work {
             self.close_over(site, vec![path.clone()]).await?;
         }
         survey
+    }
+
+    /// Reads nothing while a launcher still reads what was found wrong before, and the gate is closed over.
+    async fn check_in_use(&self, site: &Site) -> Result<(), WorkError> {
+        if site.receipted {
+            return Ok(());
+        }
+        let name = self.spec.name.clone();
+        self.on_model(site, move |_, model| {
+            let Condemned::Files(mut files) = model.condemned()? else { return Ok(()) };
+            files.retain(|file| model.observe(&file.path) == Observed::Present(file.identity));
+            match (files.first(), update::lock_alone(model, &name)) {
+                (Some(first), Err(WorkError::InUse { name })) => {
+                    Err(WorkError::WrongInUse { name, count: files.len(), first: first.path.clone() })
+                }
+                _ => Ok(()),
+            }
+        })
+        .await
     }
 
     /// Sees that what is to come fits, and what has to go for that.
@@ -124,7 +145,9 @@ impl Work {
                 self.condemn(site, spoiled).await?;
             }
         }
-        self.live.enter(JobState::Verifying, Some("taking what is right"));
+        if clears || self.spec.repair.is_some() {
+            self.live.enter(JobState::Verifying, Some("taking what is right"));
+        }
         let clearing = Clearing {
             name: self.spec.name.clone(),
             repairs: self.spec.repair.clone(),

@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::support::{FileSpec, sha256_hex};
 
@@ -69,6 +70,7 @@ impl Sight {
             if done {
                 return seen;
             }
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
 }
