@@ -214,6 +214,20 @@ fn what_verify_found_wrong_is_not_believed_by_a_pull_and_costs_its_block() {
     site.assert_repaired();
 }
 
+// class: verify-cost
+#[test]
+fn a_file_that_was_found_wrong_and_is_right_is_hashed_again_and_believed() {
+    let site = Site::new();
+    let record = receipt(&site.directory()).remove(SHARD).unwrap();
+    let list = serde_json::json!({"schema": 1, "files": [{"path": SHARD, "identity": record["identity"]}]});
+    std::fs::write(site.path(".muster/wrong.json"), list.to_string()).unwrap();
+    std::fs::rename(site.path(".muster/receipt.json"), site.path(".muster/receipt.previous.json")).unwrap();
+    let out = site.world.args(["pull", MODEL]).env("MUSTER_LOG", "info").run().expect_code(0);
+    assert!(out.stderr.contains(&format!("bytes={}", 33 * MIB)), "that file alone is hashed: {out}");
+    assert_eq!(site.hub.total_body_bytes(), 0);
+    site.assert_repaired();
+}
+
 // class: progress-lost, verify-cost
 #[test]
 fn a_file_that_was_moved_aside_before_a_crash_still_gives_its_good_blocks() {

@@ -19,7 +19,7 @@ use crate::core::receipt::{FileRecord, Proved, recorded_files};
 use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
 use crate::gate::hash::{Hashed, Pages, hash_each};
-use crate::volume::condemned::Condemned;
+use crate::volume::condemned::{Condemned, CondemnedFile};
 use crate::volume::{ModelDir, VolumeError};
 
 /// Everything of ours that may speak for a file, by path.
@@ -84,6 +84,8 @@ pub(super) struct Survey {
     pub(super) displaced: Vec<(RepoPath, Displace)>,
     /// Whether a file was hashed because no record spoke for it as it is now.
     pub(super) rehashed: bool,
+    /// Files that were found wrong once, and are right.
+    pub(super) acquitted: Vec<CondemnedFile>,
 }
 
 impl Known {
@@ -277,7 +279,14 @@ impl Survey {
                 edit_must_hold(name, edits, entry, why.clone())?;
             }
             match answer {
-                Ok(record) => self.proved.push(record),
+                Ok(record) => {
+                    if let Observed::Present(identity) = model.observe(&entry.path)
+                        && known.condemned.has(&entry.path, &identity)
+                    {
+                        self.acquitted.push(CondemnedFile { path: entry.path.clone(), identity });
+                    }
+                    self.proved.push(record);
+                }
                 Err(NotProved::Volume(error)) => return Err(error.into()),
                 Err(NotProved::Why(Why::Missing { .. })) => self.wanted.push(FileId(*at)),
                 Err(NotProved::Why(Why::Bytes { .. } | Why::Size { .. })) => {

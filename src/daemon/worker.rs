@@ -36,6 +36,7 @@ use crate::core::units;
 use crate::fetch::{OwnershipLost, Throttle, Wanted};
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
+use crate::volume::condemned::Condemned;
 use crate::volume::foreign::Beginning;
 use crate::volume::publish::Staged;
 use crate::volume::{ModelDir, VolumeError, adopt};
@@ -231,7 +232,7 @@ impl Work {
     pub(super) async fn survey(&self, site: &Site, doubt: Doubt) -> Result<Survey, WorkError> {
         let (name, live, stop) = (self.spec.name.clone(), Arc::clone(&self.live), self.stop.clone());
         let (expected, held) = (Arc::clone(&site.expected), site.held.clone());
-        let surveyed = self.on_model(site, move |bench, model| {
+        let surveyed = self.on_model(site, move |bench, model| -> Result<Survey, WorkError> {
             (bench.may_write)()?;
             adopt::drop_second_names(model, expected.manifest().files())?;
             let stored = bench.store.files(&name).unwrap_or_else(|error| {
@@ -247,7 +248,10 @@ impl Work {
             };
             let hashed = |count| live.hashed(count);
             let hearing = Hearing { begins: &begins, bytes: &hashed, proved: &proved, stop: &stop };
-            survey(model, &name, &expected, &known, &hearing)
+            let survey = survey(model, &name, &expected, &known, &hearing)?;
+            (bench.may_write)()?;
+            model.acquit(&survey.acquitted)?;
+            Ok(survey)
         });
         select! {
             surveyed = surveyed => surveyed,
@@ -280,6 +284,15 @@ impl Work {
                 Observed::Present(found) => found != record.identity && found.distrusted() != record.identity,
                 _ => true,
             });
+            // Somebody may have read a file meanwhile that nobody hashed here, and found it wrong.
+            let condemned = match model.condemned()? {
+                Condemned::Files(files) => files,
+                Condemned::Nothing | Condemned::Everything => Vec::new(),
+            };
+            let is_condemned = |record: &&FileRecord| {
+                condemned.iter().any(|file| file.path == record.path && file.identity == record.identity)
+            };
+            let moved = moved.or_else(|| records.iter().find(is_condemned));
             if let Some(record) = moved {
                 return Err(WorkError::Changed { path: record.path.clone() });
             }

@@ -88,7 +88,25 @@ impl ModelDir {
         if all.len() == before {
             return Ok(());
         }
-        let json = serde_json::to_vec_pretty(&Stored { schema: SCHEMA, files: all });
+        self.store_condemned(all)
+    }
+
+    /// Takes files off the list that were hashed since and are right.
+    ///
+    /// # Errors
+    /// When the list cannot be written.
+    pub fn acquit(&self, files: &[CondemnedFile]) -> Result<()> {
+        match self.condemned()? {
+            Condemned::Files(mut all) if !files.is_empty() => {
+                all.retain(|file| !files.contains(file));
+                self.store_condemned(all)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn store_condemned(&self, files: Vec<CondemnedFile>) -> Result<()> {
+        let json = serde_json::to_vec_pretty(&Stored { schema: SCHEMA, files });
         small_file::store(&self.make_own()?, NAME, &json.unwrap_or_default())
     }
 
@@ -122,6 +140,8 @@ mod tests {
         let condemned = model.condemned().unwrap();
         assert!(condemned.has(&a, &was) && condemned.has(&b, &was));
         assert!(!condemned.has(&a, &now), "it is another file");
+        model.acquit(&[CondemnedFile { path: b.clone(), identity: was }]).unwrap();
+        assert!(model.condemned().unwrap().has(&a, &was) && !model.condemned().unwrap().has(&b, &was));
         std::fs::write(model.path().join(".muster/wrong.json"), b"{").unwrap();
         assert!(model.condemned().unwrap().has(&a, &now));
         model.pardon().unwrap();
