@@ -510,7 +510,7 @@ fn where_the_file_system_can_what_is_kept_shares_its_blocks() {
     let world = Muster::new(disk.at()).endpoint(&hub);
     world.args(["pull", MODEL]).run().expect_code(0);
     let free = || {
-        rustix::fs::sync();
+        rustix::fs::syncfs(std::fs::File::open(disk.at()).unwrap()).unwrap();
         let stat = rustix::fs::statvfs(disk.at()).unwrap();
         stat.f_bavail * stat.f_frsize
     };
