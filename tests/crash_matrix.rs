@@ -33,6 +33,9 @@ const CONNECTIONS: u64 = 2;
 /// What may be fetched again for each connection, beside what was not claimed: what was in its socket.
 const IN_FLIGHT: u64 = MIB / 2;
 const LARGE: &str = "weights-1.bin";
+const BLOCK: u64 = 16 * MIB;
+/// Bytes of the block that a repair has to bring.
+const BAD_BLOCK: u64 = 2 * MIB + 777;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
@@ -64,6 +67,14 @@ fn batch_repo() -> RepoSpec {
     })
 }
 
+/// Two blocks, the second of which gets damaged, and smaller files.
+fn block_repo() -> RepoSpec {
+    RepoSpec::new("org/model")
+        .lfs(LARGE, Content::generated(5, BLOCK + BAD_BLOCK))
+        .lfs("weights-2.bin", Content::generated(2, MIB / 2))
+        .plain("config.json", "{}")
+}
+
 /// What the disk is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
@@ -71,6 +82,7 @@ enum Work {
     /// Of small files alone.
     Batch,
     Update,
+    Repair,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,11 +130,18 @@ struct Stage {
     world: Muster,
     old: RepoSpec,
     new: RepoSpec,
+    work: Work,
+    /// The damaged file that is to be repaired: its inode and what it hashes to.
+    damaged: Option<(u64, String)>,
 }
 
 impl Stage {
     fn new(work: Work, readback: bool) -> Result<Self, String> {
-        let old = if work == Work::Batch { batch_repo() } else { old_repo() };
+        let old = match work {
+            Work::Batch => batch_repo(),
+            Work::Repair => block_repo(),
+            Work::Pull | Work::Update => old_repo(),
+        };
         let hub = Hub::start(old.clone());
         let world = Muster::on(&hub).env("MUSTER_READBACK", if readback { "always" } else { "never" });
         if work == Work::Update {
@@ -130,15 +149,30 @@ impl Stage {
             hub.push("org/model", "main", new_repo);
             hub.forget();
         }
+        let mut damaged = None;
+        if work == Work::Repair {
+            world.args(["pull", "org/model"]).time_limit(SOON).run().expect_code(0);
+            hub.forget();
+            let path = world.model("org/model").join(LARGE);
+            flip_byte(&path, BLOCK + 9);
+            let inode = std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap());
+            damaged = Some((inode, sha256_hex(std::fs::read(&path).unwrap())));
+        }
         let new = hub.repo("org/model");
         hub.on(Match::cdn("weights-").get()).then(Behaviour::ShortBody(PIECE)).times(4);
         let fs = FaultFs::over(world.volume())?;
         fs.be_quick();
-        Ok(Self { hub, world, fs: Some(fs), old, new })
+        Ok(Self { hub, world, fs: Some(fs), old, new, work, damaged })
     }
 
     fn pull(&self) -> Invocation {
-        self.world.args(["pull", "org/model", "--connections", &CONNECTIONS.to_string()]).time_limit(SOON)
+        self.world.args(self.command()).time_limit(SOON)
+    }
+
+    /// What asks for the work, and for the rest of it.
+    fn command(&self) -> [String; 4] {
+        let verb = if self.work == Work::Repair { "repair" } else { "pull" };
+        [verb, "org/model", "--connections", &CONNECTIONS.to_string()].map(str::to_owned)
     }
 
     fn fs(&self) -> &FaultFs {
@@ -148,6 +182,9 @@ impl Stage {
     fn missing(&self) -> u64 {
         let is_there = |file: &&FileSpec| is_right(&self.world.model("org/model"), file);
         let there: u64 = self.new.files().filter(is_there).map(FileSpec::size).sum();
+        if self.work == Work::Repair {
+            return BAD_BLOCK;
+        }
         self.new.total_bytes() - there
     }
 }
@@ -162,7 +199,13 @@ fn assert_names_are_right(stage: &Stage) {
     let directory = stage.world.model("org/model");
     let names = listing(&directory).into_iter().filter(|name| !name.ends_with('/') && !name.starts_with(".muster/"));
     for name in names {
-        let sha256 = sha256_hex(std::fs::read(directory.join(&name)).unwrap());
+        let path = directory.join(&name);
+        let inode = std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap());
+        let sha256 = sha256_hex(std::fs::read(path).unwrap());
+        if stage.damaged == Some((inode, sha256.clone())) {
+            // The one that was there before, and nobody has written to it.
+            continue;
+        }
         let mut known = stage.old.files().chain(stage.new.files()).filter(|file| file.path == name);
         assert!(known.any(|file| file.content.sha256() == sha256), "wrong bytes under the final name {name}");
     }
@@ -186,6 +229,7 @@ fn assert_gate_is_right(stage: &Stage) -> bool {
     match out.code {
         Some(0) => assert!(whole(&stage.old) || whole(&stage.new), "the gate opened on a mixture: {out}"),
         Some(10 | 13) => {}
+        Some(11) if stage.damaged.is_some() => {}
         _ => panic!("the gate: {out}"),
     }
     out.code == Some(0)
@@ -210,7 +254,8 @@ fn quarantined(stage: &Stage) -> Vec<String> {
     let folder = stage.world.volume().join(".muster/quarantine");
     let is_old = |name: &String| {
         let sha256 = sha256_hex(std::fs::read(folder.join(name)).unwrap());
-        stage.old.files().any(|file| file.content.sha256() == sha256)
+        let is_damaged = stage.damaged.as_ref().is_some_and(|(_, damaged)| *damaged == sha256);
+        is_damaged || stage.old.files().any(|file| file.content.sha256() == sha256)
     };
     listing(&folder).into_iter().filter(|name| !name.ends_with('/') && !is_old(name)).collect()
 }
@@ -221,7 +266,7 @@ fn pull_on_another_boot(stage: &Stage) -> Invocation {
     std::fs::write(&id, "00000000-0000-4000-8000-000000000000\n").unwrap();
     let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
     let muster = env!("CARGO_BIN_EXE_muster");
-    let pull = ["pull", "org/model", "--connections", &CONNECTIONS.to_string()].map(str::to_owned);
+    let pull = stage.command();
     let args = ["-m", "sh", "-c", script, id.to_str().unwrap(), muster].map(str::to_owned);
     stage.world.program("unshare", args.into_iter().chain(pull)).time_limit(SOON)
 }
@@ -444,7 +489,7 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
     println!("MUSTER_MATRIX_SEED={seed}");
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut every = Vec::new();
-    for work in [Work::Pull, Work::Batch, Work::Update] {
+    for work in [Work::Pull, Work::Batch, Work::Update, Work::Repair] {
         let steps = match steps_of(work) {
             Ok(steps) => steps,
             Err(why) => return skip(&why),
@@ -476,7 +521,9 @@ fn a_fault_at_any_step_costs_no_truth_and_the_next_pull_ends_it() {
 // class: looks-complete, progress-lost
 #[test]
 fn what_a_pull_called_complete_is_complete_after_a_power_cut() {
-    for (work, readback) in [(Work::Batch, false), (Work::Batch, true), (Work::Pull, false), (Work::Update, false)] {
+    for (work, readback) in
+        [(Work::Batch, false), (Work::Batch, true), (Work::Pull, false), (Work::Update, false), (Work::Repair, false)]
+    {
         let mut stage = match Stage::new(work, readback) {
             Ok(stage) => stage,
             Err(why) => return skip(&why),

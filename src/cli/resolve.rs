@@ -179,6 +179,7 @@ fn pull_into(
         connections: settings.connections.value.fixed().map(crate::config::Connections::get),
         reselect: args.reselect,
         update: !args.no_update,
+        repair: None,
     };
     let PullArgs { dry_run, detach, no_wait, prune, .. } = args;
     Ok((PullRequest { spec, dry_run, detach, wait_for_owner: !no_wait, prune }, settings))
@@ -316,7 +317,7 @@ fn transfer(args: TransferArgs, mut settings: Settings, here: &Path) -> Settings
 }
 
 /// Whether whoever gave the command said it, too.
-const fn is_asked_for(origin: &SettingOrigin) -> bool {
+pub(super) const fn is_asked_for(origin: &SettingOrigin) -> bool {
     matches!(origin, SettingOrigin::Flag(_) | SettingOrigin::Env(_))
 }
 

@@ -9,6 +9,7 @@ use super::code::Code;
 use super::endpoint::Endpoint;
 use super::limit::Limit;
 use super::model_name::ModelName;
+use super::repair::Repair;
 use super::repo::{CommitId, Repo, Revision};
 use super::selection::Selection;
 
@@ -35,6 +36,9 @@ pub struct JobSpec {
     pub reselect: bool,
     /// Whether a branch that moved is followed (`false`: stay at the commit on the volume).
     pub update: bool,
+    /// What is there is looked at again, and what is wrong brought anew; absent for a pull.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<Repair>,
 }
 
 /// Where a job stands, in the words of `status`.

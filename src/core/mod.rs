@@ -30,6 +30,7 @@ pub mod rate;
 pub mod readback;
 pub mod reason;
 pub mod receipt;
+pub mod repair;
 pub mod repo;
 pub mod repo_path;
 pub mod retry;

@@ -358,7 +358,7 @@ impl Plan {
         let (id, left_s) = self.longest()?;
         let active = self.active.get_mut(&id)?;
         let left = active.end - active.position;
-        if left < 2 * SPLIT_MIN || left_s < SPLIT_LEFT_S {
+        if left <= 2 * SPLIT_MIN || left_s < SPLIT_LEFT_S {
             return None;
         }
         let middle = (active.position + left / 2).next_multiple_of(4096);

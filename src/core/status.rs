@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::job::{JobError, JobState};
 use super::local_edits::LocalEdit;
 use super::model_name::ModelName;
+use super::repair::Repaired;
 use super::repo::{CommitId, RepoId, RepoKind, Revision};
 
 /// Version of the JSON form.
@@ -102,6 +103,9 @@ pub struct ModelStatus {
     /// What was changed in its directory on purpose; absent when there is nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub local_edits: Vec<LocalEdit>,
+    /// What the last repair of this owner did, or has done so far; absent when there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repaired: Option<Repaired>,
 }
 
 /// What keeps a job from going faster.

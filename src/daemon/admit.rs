@@ -29,8 +29,9 @@ struct Promised {
 }
 
 impl Bench {
-    /// Promises room for the files that `name` is to get, or says how much is lacking. Blocks.
-    pub(super) fn admit(&self, name: &ModelName, wanted: Vec<FileEntry>) -> Result<(), WorkError> {
+    /// Promises room for the files that `name` is to get, or says how much is lacking; `frees` bytes become
+    /// free on the way. Blocks.
+    pub(super) fn admit(&self, name: &ModelName, wanted: Vec<FileEntry>, frees: u64) -> Result<(), WorkError> {
         let model = self.volume.model(name)?;
         let observe = |entry: &FileEntry| model.as_ref().map_or(Observed::Missing, |dir| dir.observe(&entry.path));
         let own = wanted.into_iter().map(|entry| Promised { before: observe(&entry), entry }).collect();
@@ -44,7 +45,7 @@ impl Bench {
         let space = self.volume.space()?;
         let reserve = self.reserve.unwrap_or_else(|| space.default_reserve());
         let free = space.free.saturating_sub(reserve);
-        if own > 0 && needed > free {
+        if own > 0 && needed > free.saturating_add(frees) {
             all.remove(name);
             return Err(WorkError::NoSpace { needed, free, reserve });
         }

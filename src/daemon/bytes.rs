@@ -11,6 +11,7 @@ use super::worker::{Site, Work};
 use crate::clock;
 use crate::core::pace::Pace;
 use crate::core::receipt::FileRecord;
+use crate::core::repair::Repair;
 use crate::core::units;
 use crate::fetch::error::PublishError;
 use crate::fetch::{self, FetchError, Wanted};
@@ -25,6 +26,9 @@ use crate::volume::publish::{Folders, Staged, Verified, records};
 impl Work {
     /// The Hub of this job, with the job's own token or none.
     pub(super) fn hub(&self) -> HubClient {
+        if let Some(mirror) = self.spec.repair.as_ref().and_then(Repair::endpoint) {
+            return self.bench.hub.at(mirror.clone(), None);
+        }
         if self.token.is_none() && self.spec.endpoint == *self.bench.hub.endpoint() {
             return self.bench.hub.clone();
         }
@@ -42,7 +46,7 @@ impl Work {
         if wanted.is_empty() {
             return Ok(());
         }
-        if self.bench.offline {
+        if self.bench.offline && wanted.iter().any(Wanted::lacks_bytes) {
             return Err(WorkError::Offline { repo: self.spec.repo.clone(), revision: self.spec.revision.clone() });
         }
         let bench = &self.bench;
@@ -62,6 +66,7 @@ impl Work {
             publish,
             syncing: bench.syncing.clone(),
             syncs: bench.syncs,
+            offline: bench.offline,
         };
         let count = wanted.len();
         let outcome = fetch::fetch(context, wanted, self.pace(), self.stop.clone()).await;

@@ -128,6 +128,26 @@ pub enum WorkError {
         /// The model.
         name: ModelName,
     },
+    /// A launcher reads the model, and some of what it reads is wrong.
+    #[error("{name} is in use, and {} wrong ({}); the gate is closed for the next launcher", files_are(*.count), .first)]
+    WrongInUse {
+        /// The model.
+        name: ModelName,
+        /// How many files are wrong.
+        count: usize,
+        /// The first of them.
+        first: RepoPath,
+    },
+    /// No request may be sent, and the other copy has not what is wrong here.
+    #[error("offline, and {directory} has not the right bytes of {} ({first})", units::count(*.count as u64, "file"))]
+    NotInCopy {
+        /// The other copy.
+        directory: String,
+        /// How many files it does not have right.
+        count: usize,
+        /// The first of them.
+        first: RepoPath,
+    },
     /// Something that is no plain file has a file's name.
     #[error("at {path}, or at a folder above it, there is a link or something else that is no plain file")]
     NotAFile {
@@ -187,6 +207,10 @@ pub enum WorkError {
     Stopped,
 }
 
+fn files_are(count: usize) -> String {
+    format!("{} of its files {}", count, if count == 1 { "is" } else { "are" })
+}
+
 /// The words of an error that stays elsewhere.
 #[derive(Debug, Error)]
 #[error("{0}")]
@@ -220,10 +244,13 @@ impl WorkError {
             | Self::OtherSelection { .. } => Code::Usage,
             Self::Manifest { .. } | Self::Collision { .. } => Code::UpstreamRefused,
             Self::Volume(source) | Self::Publish(PublishError::Volume(source)) => source.code(),
-            Self::Publish(PublishError::Occupied { .. }) | Self::InUse { .. } | Self::Ownership(_) => Code::Held,
+            Self::Publish(PublishError::Occupied { .. })
+            | Self::InUse { .. }
+            | Self::WrongInUse { .. }
+            | Self::Ownership(_) => Code::Held,
             Self::Fetch(source) => source.code(),
             Self::Unfinished { failed, .. } => failed.first().map_or(Code::Internal, FetchError::code),
-            Self::Receipt(_) | Self::Offline { .. } => Code::Incomplete,
+            Self::Receipt(_) | Self::Offline { .. } | Self::NotInCopy { .. } => Code::Incomplete,
             Self::NoSpace { .. } => Code::NoSpace,
             Self::Sign(source) => source.code(),
             Self::NotAFile { .. } | Self::Unreadable { .. } | Self::Changed { .. } => Code::CouldNotCheck,
@@ -265,6 +292,12 @@ impl WorkError {
                 Some("free some space, choose another volume, or keep less free with --reserve SIZE".to_owned())
             }
             Self::InUse { .. } => Some("stop what was launched from it, then try again".to_owned()),
+            Self::WrongInUse { name, .. } => {
+                Some(format!("what runs may have read wrong bytes: stop it, then muster repair {name} replaces them"))
+            }
+            Self::NotInCopy { .. } => {
+                Some("name another copy with --from, or unset HF_HUB_OFFLINE to fetch what is missing".to_owned())
+            }
             Self::NotAFile { .. } => Some("move it away: muster neither follows nor replaces it".to_owned()),
             Self::Unreadable { .. } => Some("make it readable for this user, or move it away".to_owned()),
             Self::EditedBoth { name, conflict } => Some(format!(

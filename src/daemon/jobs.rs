@@ -280,5 +280,9 @@ impl Jobs {
 }
 
 fn same_request(a: &JobSpec, b: &JobSpec) -> bool {
-    a.repo == b.repo && a.revision == b.revision && a.selection == b.selection && a.endpoint == b.endpoint
+    a.repo == b.repo
+        && a.revision == b.revision
+        && a.selection == b.selection
+        && a.endpoint == b.endpoint
+        && a.repair == b.repair
 }

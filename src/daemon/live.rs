@@ -11,6 +11,7 @@ use crate::core::job::JobState;
 use crate::core::local_edits::{LocalEdit, LocalEdits};
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::rate::RateWindow;
+use crate::core::repair::Repaired;
 use crate::core::repo::CommitId;
 use crate::core::shards::is_shard;
 use crate::core::status::{Bytes, Count, Hashing};
@@ -36,6 +37,7 @@ struct Scene {
     commit: Option<CommitId>,
     totals: Option<Totals>,
     edits: Arc<[LocalEdit]>,
+    repaired: Option<Repaired>,
     /// Bytes that are being hashed where they lie.
     to_hash: Option<u64>,
     rate: RateWindow,
@@ -110,6 +112,18 @@ impl Live {
     #[must_use]
     pub fn edits(&self) -> Arc<[LocalEdit]> {
         Arc::clone(&self.scene().edits)
+    }
+
+    /// Adds to what the repair did.
+    pub fn repairs(&self, add: impl FnOnce(&mut Repaired)) {
+        add(self.scene().repaired.get_or_insert_default());
+    }
+
+    /// What the repair did so far; nothing for a pull.
+    #[must_use]
+    pub fn repaired(&self) -> Option<Repaired> {
+        let bytes_fetched = self.progress.wire();
+        self.scene().repaired.clone().map(|repaired| Repaired { bytes_fetched, ..repaired })
     }
 
     /// One more file is verified and in place.

@@ -73,6 +73,7 @@ fn of_manifest(volume: &Volume, name: &ModelName) -> Result<Option<Job>, VolumeE
             limit: None,
             reselect: false,
             update: false,
+            repair: None,
         };
         Job { commit: Some(source.commit), ..Job::queued(spec) }
     }))
@@ -96,6 +97,8 @@ fn state_now(volume: &Volume, job: &Job) -> JobState {
         }
     };
     match (job.state, found) {
+        // What was asked for was to look again.
+        (JobState::Queued, _) if job.spec.repair.is_some() => JobState::Queued,
         (state, _) if state.is_active() && job.state != JobState::Queued => JobState::Queued,
         (JobState::Ready | JobState::Damaged, Some(found)) => found,
         (JobState::Ready | JobState::Damaged, None) => JobState::Queued,

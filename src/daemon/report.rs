@@ -138,6 +138,7 @@ fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
         connections: live.progress.connections(),
         error: job.error.clone(),
         local_edits: live.edits().to_vec(),
+        repaired: live.repaired(),
     }
 }
 
@@ -180,6 +181,7 @@ fn blank(name: &ModelName, manifest: &Manifest, directory: &Path) -> ModelStatus
         connections: 0,
         error: None::<JobError>,
         local_edits: Vec::new(),
+        repaired: None,
     }
 }
 

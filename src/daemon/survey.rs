@@ -19,11 +19,26 @@ use crate::core::receipt::{FileRecord, Proved, recorded_files};
 use crate::core::repo::CommitId;
 use crate::core::repo_path::RepoPath;
 use crate::gate::hash::{Hashed, Pages, hash_each};
+use crate::volume::condemned::{Condemned, CondemnedFile};
 use crate::volume::{ModelDir, VolumeError};
 
 /// Everything of ours that may speak for a file, by path.
 #[derive(Debug, Default)]
-pub(super) struct Known(HashMap<RepoPath, Past>);
+pub(super) struct Known {
+    past: HashMap<RepoPath, Past>,
+    /// Files that were found wrong, as they were then.
+    condemned: Condemned,
+    doubt: Doubt,
+}
+
+/// Files that are hashed whatever is known of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Doubt {
+    #[default]
+    None,
+    Of(Vec<RepoPath>),
+    All,
+}
 
 /// What is known of one file from before.
 #[derive(Debug)]
@@ -69,6 +84,8 @@ pub(super) struct Survey {
     pub(super) displaced: Vec<(RepoPath, Displace)>,
     /// Whether a file was hashed because no record spoke for it as it is now.
     pub(super) rehashed: bool,
+    /// Files that were found wrong once, and are right.
+    pub(super) acquitted: Vec<CondemnedFile>,
 }
 
 impl Known {
@@ -80,7 +97,7 @@ impl Known {
         wanted: &Manifest,
         stored: Vec<FileRecord>,
     ) -> Result<Self, VolumeError> {
-        let mut known = Self::default();
+        let mut known = Self { condemned: model.condemned()?, ..Self::default() };
         if let Some(current) = &held.current {
             let commit = current.source().commit;
             for entry in current.files() {
@@ -105,6 +122,11 @@ impl Known {
         Ok(known)
     }
 
+    /// The same, of which less is believed.
+    pub(super) fn in_doubt(self, doubt: Doubt) -> Self {
+        Self { doubt, ..self }
+    }
+
     fn learn(&mut self, record: FileRecord, commit: CommitId) {
         let past = self.past(&record.path, commit);
         past.sizes.push(record.size);
@@ -113,7 +135,7 @@ impl Known {
 
     fn past(&mut self, path: &RepoPath, commit: CommitId) -> &mut Past {
         let fresh = || Past { commit, sizes: Vec::new(), records: Vec::new() };
-        let past = self.0.entry(path.clone()).or_insert_with(fresh);
+        let past = self.past.entry(path.clone()).or_insert_with(fresh);
         past.commit = commit;
         past
     }
@@ -121,19 +143,27 @@ impl Known {
     /// The record of the file as it is now, and the commit it is of.
     fn record(&self, path: &RepoPath, observed: &Observed) -> Option<&(CommitId, FileRecord)> {
         let Observed::Present(identity) = observed else { return None };
-        self.0.get(path)?.records.iter().rev().find(|(_, record)| record.identity == *identity)
+        let is_doubted = match &self.doubt {
+            Doubt::None => false,
+            Doubt::Of(paths) => paths.contains(path),
+            Doubt::All => true,
+        };
+        if is_doubted || self.condemned.has(path, identity) {
+            return None;
+        }
+        self.past.get(path)?.records.iter().rev().find(|(_, record)| record.identity == *identity)
     }
 
     /// Where wrong bytes under this name go.
     fn aside(&self, path: &RepoPath) -> Displace {
-        let ours = self.0.get(path).is_some_and(|past| !past.records.is_empty());
+        let ours = self.past.get(path).is_some_and(|past| !past.records.is_empty());
         if ours { Displace::Quarantine } else { Displace::Keep }
     }
 
     /// Whether a file of an older manifest stands where a folder is needed for `path`, or the
     /// other way round: such an obstacle leaves by itself.
     fn gives_way(&self, path: &RepoPath, manifest: &Manifest) -> bool {
-        let mut gone = self.0.keys().filter(|known| manifest.file(known).is_none());
+        let mut gone = self.past.keys().filter(|known| manifest.file(known).is_none());
         gone.any(|known| {
             path.ancestors().any(|folder| folder == known.as_str())
                 || known.ancestors().any(|folder| folder == path.as_str())
@@ -203,6 +233,11 @@ fn edit_must_hold(name: &ModelName, edits: &LocalEdits, entry: &FileEntry, why: 
 }
 
 impl Survey {
+    /// Whether everything is in its place, and was believed unread.
+    pub(super) fn is_well(&self) -> bool {
+        self.wanted.is_empty() && self.displaced.is_empty() && !self.rehashed
+    }
+
     fn displace(&mut self, at: usize, entry: &FileEntry, how: Displace) {
         self.displaced.push((entry.path.clone(), how));
         self.wanted.push(FileId(at));
@@ -229,17 +264,38 @@ impl Survey {
             Ok(record)
         };
         let go_on = || !hearing.stop.is_cancelled();
-        let answers = hash_each(model, &entries, Pages::Drop, hearing.bytes, each, go_on);
+        let mut answers = hash_each(model, &entries, Pages::Drop, hearing.bytes, each, go_on);
+        // A disk or a page that was wrong once says nothing: only what is wrong twice is.
+        let is_in_doubt = |at: &usize| matches!(&answers[*at], Some(Err(NotProved::Why(why))) if may_pass(why));
+        let again: Vec<usize> = (0..entries.len()).filter(is_in_doubt).collect();
+        let entries_again: Vec<&FileEntry> = again.iter().map(|at| entries[*at]).collect();
+        let second = hash_each(model, &entries_again, Pages::Drop, &|_| (), each, go_on);
+        for (at, answer) in again.into_iter().zip(second) {
+            answers[at] = answer;
+        }
         for ((at, entry), answer) in unknown.iter().zip(entries).zip(answers) {
             let answer = answer.ok_or(WorkError::Stopped)?;
             if let Err(NotProved::Why(why @ (Why::Missing { .. } | Why::Bytes { .. } | Why::Size { .. }))) = &answer {
                 edit_must_hold(name, edits, entry, why.clone())?;
             }
             match answer {
-                Ok(record) => self.proved.push(record),
+                Ok(record) => {
+                    if let Observed::Present(identity) = model.observe(&entry.path)
+                        && known.condemned.has(&entry.path, &identity)
+                    {
+                        self.acquitted.push(CondemnedFile { path: entry.path.clone(), identity });
+                    }
+                    self.proved.push(record);
+                }
                 Err(NotProved::Volume(error)) => return Err(error.into()),
                 Err(NotProved::Why(Why::Missing { .. })) => self.wanted.push(FileId(*at)),
                 Err(NotProved::Why(Why::Bytes { .. } | Why::Size { .. })) => {
+                    self.displace(*at, entry, known.aside(&entry.path));
+                }
+                // Whoever repairs wants it replaced; one that cannot even be opened is another matter.
+                Err(NotProved::Why(Why::Unreadable { .. }))
+                    if known.doubt != Doubt::None && matches!(model.observe(&entry.path), Observed::Present(_)) =>
+                {
                     self.displace(*at, entry, known.aside(&entry.path));
                 }
                 Err(NotProved::Why(why)) => {
@@ -254,7 +310,7 @@ impl Survey {
     /// Files of ours from an older manifest that this one has not. One whose times have changed
     /// since is an old one still, unless it has another size.
     fn leave(&mut self, model: &ModelDir, manifest: &Manifest, known: &Known) {
-        for (path, past) in known.0.iter().filter(|(path, _)| manifest.file(path).is_none()) {
+        for (path, past) in known.past.iter().filter(|(path, _)| manifest.file(path).is_none()) {
             let Observed::Present(found) = model.observe(path) else { continue };
             let ours = past.sizes.contains(&found.size);
             self.displaced
@@ -262,6 +318,11 @@ impl Survey {
         }
         self.displaced.sort_by(|a, b| a.0.cmp(&b.0));
     }
+}
+
+/// Whether the next read may tell another thing.
+const fn may_pass(why: &Why) -> bool {
+    matches!(why, Why::Bytes { .. } | Why::Unreadable { .. })
 }
 
 /// Why a file that was to be hashed has no record.

@@ -22,6 +22,9 @@ use crate::store::Phase;
 /// How often a job that found no room looks again.
 const ROOM_EVERY: Duration = Duration::from_secs(30);
 
+/// How often a job that would replace what a launcher reads looks again.
+const IN_USE_EVERY: Duration = Duration::from_secs(15);
+
 impl Jobs {
     /// Takes the next job that may be worked on, if fewer than `most` are.
     pub(super) fn take(&self, most: usize, now: Duration) -> Option<Work> {
@@ -65,6 +68,8 @@ impl Jobs {
         let (state, error, phase) = match (result, entry.wish.take()) {
             (Ok(manifest), _) => {
                 entry.job.commit = Some(manifest.source().commit);
+                // Done: what comes next is no repair.
+                entry.job.spec.repair = None;
                 (JobState::Ready, None, None)
             }
             (Err(WorkError::Stopped), Some(Wish::Pause)) => (JobState::Paused, None, Some(Phase::Paused)),
@@ -74,6 +79,12 @@ impl Jobs {
             (Err(error), None) if self.0.patient && error.code() == Code::NoSpace => {
                 entry.again_at = Some(clock::since_boot() + ROOM_EVERY);
                 (JobState::Paused, Some(error.to_job_error()), Some(Phase::Paused))
+            }
+            (Err(error @ WorkError::WrongInUse { .. }), None) if self.0.patient => {
+                entry.again_at = Some(clock::since_boot() + IN_USE_EVERY);
+                // Told once, however often it is looked at.
+                let is_news = entry.failures.failed() == 1;
+                (JobState::Failed, Some(error.to_job_error()), is_news.then_some(Phase::Failed))
             }
             (Err(error), None) if self.0.patient && error.may_pass() => {
                 let delay = retry::delay(entry.failures.failed(), None, fastrand::f64());

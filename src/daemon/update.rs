@@ -97,22 +97,34 @@ pub(super) fn displace(
     name: &ModelName,
     displaced: &[(RepoPath, Displace)],
 ) -> Result<(), WorkError> {
-    let quarantine = bench.volume.quarantine()?.of_model(name);
     for (path, how) in displaced {
-        let step = || match how {
-            Displace::Retire(commit) => model.retire(path, commit),
-            Displace::Quarantine => model.quarantine(path, &quarantine).map(Some),
-            Displace::Keep => model.keep_aside(path, &quarantine).map(Some),
-        };
-        let aside = unless_lost(bench, step, |aside: &Aside| model.put_back(path, aside))?;
-        if let (Some(aside), Displace::Quarantine | Displace::Keep) = (aside, how) {
-            warn!(file = %path, kept = %aside.path().display(), "a file with wrong bytes is set aside");
-        }
+        move_aside(bench, model, name, path, *how)?;
     }
     if !displaced.is_empty() {
         model.remove_empty_folders()?;
     }
     Ok(())
+}
+
+/// Moves one file off its final name, and says where to.
+pub(super) fn move_aside(
+    bench: &Bench,
+    model: &ModelDir,
+    name: &ModelName,
+    path: &RepoPath,
+    how: Displace,
+) -> Result<Option<Aside>, WorkError> {
+    let quarantine = bench.volume.quarantine()?.of_model(name);
+    let step = || match how {
+        Displace::Retire(commit) => model.retire(path, &commit),
+        Displace::Quarantine => model.quarantine(path, &quarantine).map(Some),
+        Displace::Keep => model.keep_aside(path, &quarantine).map(Some),
+    };
+    let aside = unless_lost(bench, step, |aside: &Aside| model.put_back(path, aside))?;
+    if let (Some(aside), Displace::Quarantine | Displace::Keep) = (&aside, how) {
+        warn!(file = %path, kept = %aside.path().display(), "a file with wrong bytes is set aside");
+    }
+    Ok(aside)
 }
 
 /// Takes a model's directory off the volume: moved aside whole, removed later or `now`. Blocks.

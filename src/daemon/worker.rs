@@ -18,12 +18,13 @@ use super::bench::Bench;
 use super::error::WorkError;
 use super::held::Held;
 use super::live::Live;
+use super::repair::Thrift;
 use super::resolve::{Resolved, check_place, resolve};
 use super::settling::Settling;
 use super::signing::{sign_or_clear, sign_published};
-use super::survey::{Displace, Hearing, Known, Survey, survey};
+use super::survey::{Doubt, Hearing, Known, Survey, survey};
 use super::take_up::take_up;
-use super::update::{self, Swap};
+use super::update::Swap;
 use crate::clock;
 use crate::core::fold::Folding;
 use crate::core::identity::Observed;
@@ -32,11 +33,11 @@ use crate::core::local_edits::Expected;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::plan::FileId;
 use crate::core::receipt::{FileRecord, Receipt, Witness};
-use crate::core::repo_path::RepoPath;
 use crate::core::units;
 use crate::fetch::{OwnershipLost, Throttle, Wanted};
 use crate::hub::{HubClient, Token};
 use crate::store::Phase;
+use crate::volume::condemned::Condemned;
 use crate::volume::foreign::Beginning;
 use crate::volume::publish::Staged;
 use crate::volume::{ModelDir, VolumeError, adopt};
@@ -61,7 +62,7 @@ pub(super) struct Site {
     expected: Arc<Expected>,
     held: Held,
     /// Whether the receipt of the current manifest is there and can be read.
-    receipted: bool,
+    pub(super) receipted: bool,
 }
 
 impl Site {
@@ -110,7 +111,7 @@ impl Work {
     async fn bring_about(&self, held: Held, manifest: Manifest, hub: &HubClient) -> Result<(), WorkError> {
         self.live.enter(JobState::Verifying, None);
         let site = self.enter(held, manifest).await?;
-        let survey = self.survey(&site).await?;
+        let survey = self.examine(&site).await?;
         for record in &survey.proved {
             if let Some(entry) = site.manifest.file(&record.path) {
                 self.live.found(entry);
@@ -125,11 +126,11 @@ impl Work {
         }
         let beginnings = self.beginnings(&site, &survey.wanted, hub).await?;
         let wanted = self.take_up(&site, &survey, beginnings).await?;
-        self.admit(wanted.iter().map(|wanted| wanted.entry.clone()).collect()).await?;
+        let thrift = self.make_room(&site, &survey, &wanted).await?;
         if site.receipted && !site.is_same() {
             self.update(&site, survey, wanted, hub).await
         } else {
-            self.fill(&site, survey, wanted, hub).await
+            self.fill(&site, survey, wanted, thrift, hub).await
         }
     }
 
@@ -174,10 +175,15 @@ impl Work {
     }
 
     /// Fills a directory that is not complete: files get their names as they are verified.
-    async fn fill(&self, site: &Site, survey: Survey, wanted: Vec<Wanted>, hub: &HubClient) -> Result<(), WorkError> {
-        if site.receipted || !survey.displaced.is_empty() {
-            self.clear(site, survey.displaced).await?;
-        }
+    async fn fill(
+        &self,
+        site: &Site,
+        survey: Survey,
+        wanted: Vec<Wanted>,
+        thrift: Thrift,
+        hub: &HubClient,
+    ) -> Result<(), WorkError> {
+        let wanted = self.clear(site, survey.displaced, wanted, thrift).await?;
         let (same, sealed) = (site.is_same(), Arc::clone(&site.manifest));
         self.on_model(site, move |bench, model| {
             (bench.may_write)()?;
@@ -228,17 +234,17 @@ impl Work {
     }
 
     /// Compares the directory with the manifest. A stop does not wait for the file being hashed.
-    async fn survey(&self, site: &Site) -> Result<Survey, WorkError> {
+    pub(super) async fn survey(&self, site: &Site, doubt: Doubt) -> Result<Survey, WorkError> {
         let (name, live, stop) = (self.spec.name.clone(), Arc::clone(&self.live), self.stop.clone());
         let (expected, held) = (Arc::clone(&site.expected), site.held.clone());
-        let surveyed = self.on_model(site, move |bench, model| {
+        let surveyed = self.on_model(site, move |bench, model| -> Result<Survey, WorkError> {
             (bench.may_write)()?;
             adopt::drop_second_names(model, expected.manifest().files())?;
             let stored = bench.store.files(&name).unwrap_or_else(|error| {
                 warn!(%error, "the store does not answer; files without a receipt are hashed");
                 Vec::new()
             });
-            let known = Known::load(model, &held, expected.manifest(), stored)?;
+            let known = Known::load(model, &held, expected.manifest(), stored)?.in_doubt(doubt);
             // Remembered one by one: who is stopped does not hash them again.
             let proved = |record: &FileRecord| bench.remember_files(&name, slice::from_ref(record));
             let begins = |bytes| {
@@ -247,7 +253,10 @@ impl Work {
             };
             let hashed = |count| live.hashed(count);
             let hearing = Hearing { begins: &begins, bytes: &hashed, proved: &proved, stop: &stop };
-            survey(model, &name, &expected, &known, &hearing)
+            let survey = survey(model, &name, &expected, &known, &hearing)?;
+            (bench.may_write)()?;
+            model.acquit(&survey.acquitted)?;
+            Ok(survey)
         });
         select! {
             surveyed = surveyed => surveyed,
@@ -267,19 +276,7 @@ impl Work {
 
     async fn admit(&self, wanted: Vec<FileEntry>) -> Result<(), WorkError> {
         let (bench, name) = (Arc::clone(&self.bench), self.spec.name.clone());
-        self.bench.blocking.run(move || bench.admit(&name, wanted)).await
-    }
-
-    /// Makes room under final names. The receipt goes first, and nobody may be reading.
-    async fn clear(&self, site: &Site, displaced: Vec<(RepoPath, Displace)>) -> Result<(), WorkError> {
-        let name = self.spec.name.clone();
-        self.on_model(site, move |bench, model| {
-            (bench.may_write)()?;
-            let _alone = update::lock_alone(model, &name)?;
-            update::close_the_gate(bench, model)?;
-            update::displace(bench, model, &name, &displaced)
-        })
-        .await
+        self.bench.blocking.run(move || bench.admit(&name, wanted, 0)).await
     }
 
     /// Looks at every final name once more, then writes the receipt.
@@ -292,6 +289,15 @@ impl Work {
                 Observed::Present(found) => found != record.identity && found.distrusted() != record.identity,
                 _ => true,
             });
+            // Somebody may have read a file meanwhile that nobody hashed here, and found it wrong.
+            let condemned = match model.condemned()? {
+                Condemned::Files(files) => files,
+                Condemned::Nothing | Condemned::Everything => Vec::new(),
+            };
+            let is_condemned = |record: &&FileRecord| {
+                condemned.iter().any(|file| file.path == record.path && file.identity == record.identity)
+            };
+            let moved = moved.or_else(|| records.iter().find(is_condemned));
             if let Some(record) = moved {
                 return Err(WorkError::Changed { path: record.path.clone() });
             }
@@ -301,6 +307,7 @@ impl Work {
             (bench.may_write)()?;
             sign_or_clear(bench, model, &name, &expected, receipt.files())?;
             model.store_receipt(&receipt)?;
+            model.pardon()?;
             bench.audit(&name, Phase::Receipted, &format!("commit {}", manifest.source().commit));
             info!(model = %name, "complete: every file verified");
             Ok(())

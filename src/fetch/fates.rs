@@ -174,7 +174,7 @@ impl Pool {
         let Some(fate) = self.fates.get_mut(&id) else { return };
         self.shared.context.progress.lost(entry.size, entry.size);
         fate.mismatches += 1;
-        if fate.mismatches >= MISMATCHES_MAX || entry.size == 0 {
+        if fate.mismatches >= MISMATCHES_MAX || entry.size == 0 || self.shared.context.offline {
             let (path, fetches) = (entry.path.clone(), fate.mismatches);
             return self.give_up(id, FetchError::Corrupt { path, mismatch, fetches });
         }

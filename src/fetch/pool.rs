@@ -298,6 +298,7 @@ mod tests {
             throttle: super::super::throttle::Throttle::default(),
             pages: super::super::shared::Pages::default(),
             may_write: Arc::new(|| Ok(())),
+            offline: false,
             publish: Arc::new(move |files| {
                 let publish = |verified: Verified| {
                     published.lock().unwrap().push(verified.entry().path.to_string());

@@ -68,6 +68,8 @@ pub struct Context {
     pub syncing: Blocking,
     /// How many small files may be open to be synced.
     pub syncs: usize,
+    /// Whether nobody may be asked: everything is here, and only to be proved.
+    pub offline: bool,
 }
 
 /// What becomes of the pages of what is fetched.
@@ -91,6 +93,14 @@ pub struct Wanted {
     pub entry: FileEntry,
     /// An unfinished file and the ranges of it that are durable.
     pub adopted: Option<(Partial, RangeSet)>,
+}
+
+impl Wanted {
+    /// Whether something of it is still to be fetched.
+    #[must_use]
+    pub fn lacks_bytes(&self) -> bool {
+        self.adopted.as_ref().is_none_or(|(_, durable)| !durable.is_whole(self.entry.size))
+    }
 }
 
 /// How fetching ended.

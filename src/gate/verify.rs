@@ -176,11 +176,20 @@ impl Work<'_> {
 
     /// Renews or sets aside the receipt. That it could not be done changes no verdict.
     fn receipt(&self, decision: &Decision, right: Vec<(&FileEntry, Hashed)>, started_ns: i64) -> ReceiptFate {
-        let wrong = decision.reasons().iter().any(|reason| is_wrong(&reason.why));
+        let wrong = decision.reasons().into_iter().filter(|reason| is_wrong(&reason.why));
+        let wrong: Vec<RepoPath> = wrong.filter_map(|reason| reason.file.clone()).collect();
         let done = if decision.is_open() {
             self.renew(right, started_ns).map(|()| ReceiptFate::Renewed)
-        } else if wrong {
-            self.dir.set_receipt_aside().map(|moved| if moved { ReceiptFate::SetAside } else { ReceiptFate::Kept })
+        } else if !wrong.is_empty() {
+            // Or the proof that is set aside would speak for them again.
+            let seen = |path: RepoPath| match self.dir.observe(&path) {
+                Observed::Present(identity) => Some((path, identity)),
+                _ => None,
+            };
+            let condemned = self.dir.condemn(wrong.into_iter().filter_map(seen));
+            condemned
+                .and_then(|()| self.dir.set_receipt_aside())
+                .map(|moved| if moved { ReceiptFate::SetAside } else { ReceiptFate::Kept })
         } else {
             Ok(ReceiptFate::Kept)
         };
@@ -201,7 +210,8 @@ impl Work<'_> {
         let records = records.collect();
         let receipt = Receipt::seal(self.manifest, records, witness())
             .map_err(|source| VolumeError::Receipt { path: self.dir.path().to_owned(), source })?;
-        self.dir.store_receipt(&receipt)
+        self.dir.store_receipt(&receipt)?;
+        self.dir.pardon()
     }
 
     fn set_aside(&self, decision: &Decision, quarantine: OpenQuarantine<'_>) -> Vec<(RepoPath, PathBuf)> {

@@ -51,6 +51,7 @@ pub(super) fn job(text: &str) -> Job {
         limit: None,
         reselect: false,
         update: true,
+        repair: None,
     })
 }
 

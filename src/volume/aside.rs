@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::dir::Dir;
+use super::dir::{Dir, size_of};
 use super::error::Result;
 use super::model_dir::ModelDir;
 use crate::core::repo_path::RepoPath;
@@ -21,6 +21,16 @@ impl Aside {
     /// The path, for messages.
     pub fn path(&self) -> PathBuf {
         self.dir.shown(&self.name)
+    }
+
+    /// Its size in bytes; none when it is gone.
+    pub fn size(&self) -> Result<u64> {
+        Ok(self.dir.look(&self.name)?.map_or(0, |stat| size_of(&stat)))
+    }
+
+    /// Removes it, for want of room.
+    pub fn discard(&self) -> Result<bool> {
+        self.dir.remove(&self.name)
     }
 
     pub(super) fn put_back(&self, to: &Dir, name: &str) -> Result<()> {

@@ -3,6 +3,8 @@
 //! Bounded in files and bytes: the oldest make room. Nothing in here is ever used again. What muster did
 //! not bring stays all the same, until somebody prunes it: it may be the only copy of something else.
 
+use std::path::PathBuf;
+
 use sha2::Digest as _;
 
 use super::aside::Aside;
@@ -71,8 +73,7 @@ impl Quarantine {
     pub(super) fn take(&self, from: &Dir, name: &str, file_name: &str, stays: bool) -> Result<Aside> {
         let kept = self.kept()?;
         let next = kept.iter().map(|kept| kept.number + 1).max().unwrap_or(1);
-        let end = (0..=NAME_MAX).rev().find(|end| file_name.is_char_boundary(*end)).unwrap_or(0);
-        let file_name = file_name.get(..end).unwrap_or(file_name);
+        let file_name = cut(file_name);
         let tag = match (&self.tag, stays) {
             (None, false) => String::new(),
             (tag, _) => {
@@ -124,6 +125,16 @@ impl Quarantine {
             }
         }
         Ok(kept)
+    }
+
+    /// Drops the oldest file that may go and is none of `spared`; `false` when there is none.
+    pub fn drop_oldest(&self, spared: &[PathBuf]) -> Result<bool> {
+        let mut kept = self.kept()?;
+        kept.retain(|kept| !kept.stays && !spared.contains(&self.dir.shown(&kept.name)));
+        match kept.iter().min_by_key(|kept| kept.number) {
+            Some(oldest) => self.dir.remove(&oldest.name).map(|_| true),
+            None => Ok(false),
+        }
     }
 }
 
@@ -184,6 +195,16 @@ impl Volume {
         Ok(gone)
     }
 
+    /// What was set aside of a model under the name of this file, the newest first; `true` for what stays
+    /// until it is pruned.
+    pub fn set_aside_of(&self, name: &ModelName, path: &RepoPath) -> Result<Vec<(Aside, bool)>> {
+        let end = format!("-{}", cut(path.file_name()));
+        let mut found = self.aside_of(name)?;
+        found.retain(|(_, kept)| kept.name.ends_with(&end));
+        found.sort_by_key(|(_, kept)| std::cmp::Reverse(kept.number));
+        Ok(found.into_iter().map(|(dir, Kept { name, stays, .. })| (Aside { dir, name }, stays)).collect())
+    }
+
     fn aside_of(&self, name: &ModelName) -> Result<Vec<(Dir, Kept)>> {
         let mut found = Vec::new();
         if let Some(dir) = folder(self.existing_area()?, FOLDER)? {
@@ -199,6 +220,12 @@ impl Volume {
         }
         Ok(found)
     }
+}
+
+/// As much of a file's own name as is in a name here.
+fn cut(file_name: &str) -> &str {
+    let end = (0..=NAME_MAX).rev().find(|end| file_name.is_char_boundary(*end)).unwrap_or(0);
+    file_name.get(..end).unwrap_or(file_name)
 }
 
 fn tag_of(name: &ModelName) -> String {

@@ -154,6 +154,7 @@ fn spec(name: &ModelName, source: &Source) -> JobSpec {
         limit: None,
         reselect: false,
         update: false,
+        repair: None,
     }
 }
 

@@ -96,7 +96,7 @@ impl Adopt {
             seen.check_space().map_err(|error| CliError::from(&error))?;
         }
         if !self.pull.is_done(&seen)?
-            && let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await?
+            && let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await?.stopped()
         {
             return Ok(exit);
         }

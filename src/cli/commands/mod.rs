@@ -21,6 +21,7 @@ pub mod mirror;
 pub mod pause;
 pub mod pull;
 pub mod remove;
+pub mod repair;
 pub mod resume;
 pub mod schema;
 pub mod sign;
@@ -44,6 +45,7 @@ pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
         Verb::History(args) => history::run(args, context),
         Verb::Gate(args) => gate::run(args, context),
         Verb::Verify(args) => verify::run(args, context),
+        Verb::Repair(args) => repair::run(args, context),
         Verb::Accept(args) => accept::run(args, context),
         Verb::Sign(args) => sign::run(args, context),
         Verb::Keygen(args) => keygen::run(args, context),

@@ -11,6 +11,7 @@ use crate::cli::exit::{CliError, Exit};
 use crate::cli::progress::Line;
 use crate::cli::signals::Signals;
 use crate::clock;
+use crate::core::status::ModelStatus;
 use crate::hub::Token;
 
 /// How often the owner is asked.
@@ -18,8 +19,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How following ended.
 pub(super) enum Followed {
-    /// The model is complete.
-    Done,
+    /// The model is complete, and stands like this.
+    Done(Box<ModelStatus>),
     /// A signal ended the look.
     Stopped(Exit),
     /// The owner has gone before the job was done.
@@ -58,7 +59,7 @@ pub(super) async fn hand_over(
         };
         progress.show(&Line::from(&model), clock::since_boot());
         if let Some(end) = ended(&model) {
-            break end.map(|()| Followed::Done);
+            break end.map(|()| Followed::Done(Box::new(model)));
         }
     };
     progress.finish();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::follow::{self, Followed};
-use super::{Pull, looks};
+use super::{Ended, Pull, looks};
 use crate::api::client::Client;
 use crate::api::{Candidate, OwnError, Wish};
-use crate::cli::exit::{CliError, Exit};
+use crate::cli::exit::CliError;
 use crate::cli::owning;
 use crate::cli::progress::Line;
 use crate::cli::signals::Signals;
@@ -38,14 +38,13 @@ enum Owner {
     Nobody,
 }
 
-/// Has the job done: as the owner of the volume, or by the owner there is. Returns how it was
-/// stopped, if it was.
+/// Has the job done: as the owner of the volume, or by the owner there is.
 pub(in crate::cli::commands) async fn pull(
     pull: &Pull,
     hub: HubConfig,
     seen: Preview,
     signals: &mut Signals,
-) -> Result<Option<Exit>, CliError> {
+) -> Result<Ended, CliError> {
     let manifest = seen.resolved.manifest.clone();
     let token = hub.token.clone();
     let signer = owning::signer(&pull.settings)?;
@@ -54,14 +53,14 @@ pub(in crate::cli::commands) async fn pull(
     loop {
         let owner = tokio::select! {
             owner = own(pull, &options, &wish, &manifest) => owner?,
-            exit = signals.next() => return Ok(Some(exit)),
+            exit = signals.next() => return Ok(Ended::Stopped(exit)),
         };
         match owner {
             Owner::Us(daemon) => return work(pull, *daemon, seen.resolved, signals).await,
-            Owner::Nobody => return Ok(None),
+            Owner::Nobody => return Ok(Ended::Done(None)),
             Owner::Other(client) => match follow::hand_over(pull, &client, token.as_ref(), signals).await? {
-                Followed::Done => return Ok(None),
-                Followed::Stopped(exit) => return Ok(Some(exit)),
+                Followed::Done(model) => return Ok(Ended::Done(Some(model))),
+                Followed::Stopped(exit) => return Ok(Ended::Stopped(exit)),
                 // The next epoch may be ours.
                 Followed::OwnerGone => {}
             },
@@ -70,12 +69,7 @@ pub(in crate::cli::commands) async fn pull(
 }
 
 /// Does the job as the owner, and gives the volume back.
-async fn work(
-    pull: &Pull,
-    daemon: Daemon,
-    resolved: Resolved,
-    signals: &mut Signals,
-) -> Result<Option<Exit>, CliError> {
+async fn work(pull: &Pull, daemon: Daemon, resolved: Resolved, signals: &mut Signals) -> Result<Ended, CliError> {
     if !pull.proved.is_empty() {
         daemon.jobs().learn(&pull.request.spec.name, &pull.proved);
     }
@@ -86,7 +80,7 @@ async fn work(
     let end = watch(pull, &daemon, signals).await;
     tokio::select! {
         () = daemon.stop() => end,
-        exit = signals.next() => Ok(Some(exit)),
+        exit = signals.next() => Ok(Ended::Stopped(exit)),
     }
 }
 
@@ -128,12 +122,16 @@ async fn own(pull: &Pull, options: &Options, wish: &Wish, manifest: &Manifest) -
 
 /// Whether the owner there is has made the model complete.
 fn is_done(volume: &Volume, pull: &Pull, manifest: &Manifest) -> bool {
+    if pull.request.spec.repair.is_some() {
+        // What a receipt says of it is what is in doubt.
+        return false;
+    }
     let model = volume.model(&pull.request.spec.name).ok().flatten();
     model.is_some_and(|model| is_complete(&model, manifest).unwrap_or(false))
 }
 
 /// Shows progress until the job ends or somebody stops it.
-async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Option<Exit>, CliError> {
+async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Ended, CliError> {
     let name = &pull.request.spec.name;
     let (jobs, lost) = (daemon.jobs(), daemon.lost());
     let mut progress = pull.ui.progress();
@@ -145,7 +143,7 @@ async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Op
             _ = events.recv() => {}
             exit = signals.next() => {
                 pull.ui.note("stopping: what came is kept, and the same command goes on from there");
-                break Ok(Some(exit));
+                break Ok(Ended::Stopped(exit));
             }
             () = lost.cancelled() => {
                 break Err(CliError::new(Code::Held, "another process has taken the volume")
@@ -158,7 +156,7 @@ async fn watch(pull: &Pull, daemon: &Daemon, signals: &mut Signals) -> Result<Op
             progress.show(&Line::from(&model), clock::since_boot());
         }
         if let Some(end) = ended(&model) {
-            break end.map(|()| None);
+            break end.map(|()| Ended::Done(Some(Box::new(model))));
         }
     };
     progress.finish();

@@ -25,6 +25,7 @@ use crate::core::local_edits::{LocalEdits, in_words};
 use crate::core::manifest::Manifest;
 use crate::core::oms::bundle;
 use crate::core::receipt::FileRecord;
+use crate::core::status::ModelStatus;
 use crate::core::units;
 use crate::daemon::WorkError;
 use crate::daemon::preview::{Preview, preview};
@@ -62,7 +63,7 @@ pub(super) fn complete(spec: JobSpec, context: &Context) -> Result<Option<Exit>,
         let reserve = pull.settings.reserve.value.fixed().map(crate::config::Size::bytes);
         let seen = preview(&pull.settings.volume.value, &pull.request.spec, None, reserve).await;
         let seen = seen.map_err(|error| CliError::from(&error))?;
-        Ok(if seen.complete { None } else { foreground::pull(&pull, config, seen, &mut signals).await? })
+        Ok(if seen.complete { None } else { foreground::pull(&pull, config, seen, &mut signals).await?.stopped() })
     })
 }
 
@@ -97,7 +98,7 @@ impl Pull {
             if self.request.detach {
                 return background::start(&self);
             }
-            if let Some(exit) = foreground::pull(&self, config, seen, &mut signals).await? {
+            if let Some(exit) = foreground::pull(&self, config, seen, &mut signals).await?.stopped() {
                 return Ok(exit);
             }
         }
@@ -198,6 +199,23 @@ impl Pull {
         }
         seen.check_space().map_err(|error| CliError::from(&error))?;
         Ok(Exit::Success)
+    }
+}
+
+/// How a job ended for whoever asked for it.
+pub(super) enum Ended {
+    /// The model is complete; how it stood then, unless somebody unseen did it.
+    Done(Option<Box<ModelStatus>>),
+    /// With a signal.
+    Stopped(Exit),
+}
+
+impl Ended {
+    pub(super) fn stopped(self) -> Option<Exit> {
+        match self {
+            Self::Done(_) => None,
+            Self::Stopped(exit) => Some(exit),
+        }
     }
 }
 
