@@ -8,6 +8,7 @@
 //! range with that range. Each question costs the logarithm of the number of files.
 
 mod file;
+mod steps;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,23 +24,8 @@ use super::speed::{Speed, Usual};
 const REQUEST_MAX: u64 = 4 << 30;
 /// Files up to this size are never handed out in steps.
 const LARGE: u64 = 64 << 20;
-/// Least step in which a file larger than its fair share is handed out, before its end.
-const STEP_MIN: u64 = 8 << 20;
-const STEP_MAX: u64 = 1 << 30;
-/// What a step lasts at the usual speed: as many times as long as the answer to its request, so that this
-/// costs little, and otherwise short, so that the bytes come nearly in order and the hash finds them in
-/// memory. In seconds, at least and at most.
-const STEP_ANSWERS: f64 = 40.0;
-const STEP_S_MIN: f64 = 0.25;
-const STEP_S_MAX: f64 = 4.0;
-/// The speed that is assumed before one is known, in bytes a second.
-const SPEED_ASSUMED: f64 = 64e6;
 /// Longest steps that each connection of a file may be ahead of the file's hash.
 const STEPS_AHEAD: u64 = 2;
-/// Of what is left of such a file, each connection gets its share at most, so that all come to the end
-/// together; but no less than this, nor than comes in the time of so many answers: each request costs one.
-const SHARE_MIN: u64 = 2 << 20;
-const SHARE_ANSWERS: f64 = 6.0;
 /// What both halves of a split have at least: less would be on its way already, and travel twice.
 const SPLIT_MIN: u64 = 8 << 20;
 /// What a split assignment has left at least, in seconds: the other half begins with waiting.
@@ -278,7 +264,7 @@ impl Plan {
     /// The file to hand out from: the last one if it has more, else the largest that nobody
     /// works on, else the one that has most per connection.
     fn choose(&self, last: Option<FileId>) -> Option<FileId> {
-        let step = self.longest_step();
+        let step = steps::longest(&self.usual);
         let stay = last.filter(|id| self.files.get(id).is_some_and(|file| file.may_start(file.active, step)));
         let untouched = || self.waiting.last().map(|(_, Reverse(id))| *id);
         let join = || {
@@ -293,45 +279,20 @@ impl Plan {
     fn hand_out(&mut self, id: FileId, connections: usize) -> Assignment {
         let connections = connections.max(1) as u64;
         let fair = self.remaining / connections;
-        let (step, least) = (self.step(), self.least_share());
+        let (step, least) = (steps::usual(&self.usual), steps::least(&self.usual));
         let file = self.files.get_mut(&id).expect("the chosen file is in the plan");
         let first = file.unassigned.first().expect("the chosen file lacks a range");
         let range = match file.way {
             Way::Whole => first.start..file.size,
             Way::Ranges if file.unassigned.len_bytes() > fair && file.size > LARGE => {
                 let step = step.min((file.unassigned.len_bytes() / connections).max(least));
-                first.start..first.end.min((first.start + step).next_multiple_of(SHARE_MIN))
+                first.start..first.end.min((first.start + step).next_multiple_of(steps::ALIGN))
             }
             Way::Ranges | Way::Sequential => first.start..first.end.min(first.start + REQUEST_MAX),
         };
         file.unassigned.remove(range.clone());
         let whole = file.way == Way::Whole;
         self.start(id, range, whole)
-    }
-
-    /// Bytes of a file of many connections that one of them gets at a time.
-    fn step(&self) -> u64 {
-        let seconds = (self.usual.answer_s() * STEP_ANSWERS).clamp(STEP_S_MIN, STEP_S_MAX);
-        let most = if self.usual.rate() > 0.0 { STEP_MAX } else { LARGE };
-        self.bytes_in(seconds).clamp(STEP_MIN, most)
-    }
-
-    /// Bytes that the longest of steps would have.
-    fn longest_step(&self) -> u64 {
-        self.bytes_in(STEP_S_MAX).clamp(LARGE, STEP_MAX)
-    }
-
-    /// What a connection brings in so many seconds.
-    fn bytes_in(&self, seconds: f64) -> u64 {
-        let rate = if self.usual.rate() > 0.0 { self.usual.rate() } else { SPEED_ASSUMED };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of some seconds")]
-        let bytes = (rate * seconds) as u64;
-        bytes
-    }
-
-    /// Bytes that are worth a request, however little is left.
-    fn least_share(&self) -> u64 {
-        self.bytes_in(self.usual.answer_s() * SHARE_ANSWERS).max(SHARE_MIN)
     }
 
     fn relieve(&mut self) {
@@ -521,9 +482,9 @@ mod tests {
         const CONNECTIONS: usize = 8;
         let mut plan = plan(&[100_000 * MIB]);
         let work: Vec<_> = (0..CONNECTIONS).map(|_| fetch(plan.assign(None, CONNECTIONS))).collect();
-        assert!(work.iter().all(|work| (STEP_MIN..LARGE).contains(&(work.range.end - work.range.start))));
+        assert!(work.iter().all(|work| (8 * MIB..LARGE).contains(&(work.range.end - work.range.start))));
         // The first one, which the hash waits for, brings nothing; the others go on.
-        let limit = STEPS_AHEAD * plan.longest_step() * CONNECTIONS as u64;
+        let limit = STEPS_AHEAD * steps::longest(&plan.usual) * CONNECTIONS as u64;
         let (mut furthest, mut last) = (0, work[1].clone());
         while furthest <= limit {
             plan.take(last.id, last.range.start, last.range.end - last.range.start);
@@ -547,7 +508,7 @@ mod tests {
                 plan.look(Duration::from_secs(1) / 10);
             }
             plan.answered(Duration::from_millis(answer));
-            plan.step() / MIB
+            steps::usual(&plan.usual) / MIB
         };
         // At 20 MiB a second.
         assert_eq!([1, 30, 90, 5000].map(step), [8, 24, 72, 80]);
