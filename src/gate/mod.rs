@@ -6,6 +6,7 @@
 //! [`verify`](mod@verify) and [`accept`](mod@accept), which are other verbs, renew a receipt.
 
 pub mod accept;
+pub mod blocks;
 pub mod check;
 pub mod compare;
 pub(crate) mod edited;
@@ -18,6 +19,7 @@ mod policy;
 pub mod remember;
 pub mod report;
 pub mod sign;
+mod second_look;
 pub mod structure;
 mod survey;
 pub mod trust;

@@ -18,6 +18,7 @@ mod direct;
 pub mod error;
 pub mod folding;
 pub mod foreign;
+pub mod from_disk;
 pub mod fs_kind;
 pub mod identity;
 pub mod in_use;
