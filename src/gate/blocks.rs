@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hash::cannot;
 use super::second_look::{confirm, confirm_whole};
-use crate::core::blocks::{BLOCK_SIZE, BlockTable, Blocks};
+use crate::core::blocks::{BlockTable, Blocks};
 use crate::core::causes::in_words;
 use crate::core::digest::Digest;
 use crate::core::identity::{Identity, Observed};
 use crate::core::manifest::FileEntry;
 use crate::core::reason::Why;
+use crate::core::subset::count;
 use crate::core::verify::{FileHasher, Mismatch};
 use crate::parallel::in_parallel;
 use crate::volume::from_disk::{Asking, FromDisk, Room};
@@ -50,19 +51,6 @@ impl<'a> Ask<'a> {
         };
         Self { entry, known, blocks: 0..count(entry) }
     }
-}
-
-/// The number of blocks of a file, whether or not their digests are known.
-#[must_use]
-pub const fn count(entry: &FileEntry) -> u64 {
-    if entry.size == 0 { 1 } else { entry.size.div_ceil(BLOCK_SIZE) }
-}
-
-/// The bytes of a block of a file.
-#[must_use]
-pub fn bytes_of(entry: &FileEntry, block: u64) -> Range<u64> {
-    let start = block.saturating_mul(BLOCK_SIZE).min(entry.size);
-    start..start.saturating_add(BLOCK_SIZE).min(entry.size)
 }
 
 /// What keeps the reading in bounds.
@@ -380,7 +368,7 @@ pub(super) mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::core::blocks::records;
+    use crate::core::blocks::{BLOCK_SIZE, records};
     use crate::core::verify::tests::lfs_entry;
 
     const SIZE: u64 = 3 * BLOCK_SIZE + 5;

@@ -19,6 +19,7 @@ mod policy;
 pub mod remember;
 pub mod report;
 pub mod sign;
+pub mod scrub;
 mod second_look;
 pub mod structure;
 mod survey;

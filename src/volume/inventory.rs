@@ -27,6 +27,7 @@ const OWN: &[&str] = &[
     "local.json",
     "in-use",
     "blocks",
+    "scrubbed.json",
     "partial",
     "retired",
     "quarantine",

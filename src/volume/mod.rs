@@ -35,6 +35,7 @@ pub mod quarantine;
 pub mod removal;
 pub mod retired;
 pub mod signature;
+mod scrubbed_file;
 pub mod slab;
 pub mod small_file;
 pub mod space;
