@@ -27,6 +27,7 @@ mod reporter;
 pub mod resolve;
 pub mod run;
 mod scheduler;
+pub mod scrubbing;
 mod settling;
 mod signing;
 pub mod supervisor;

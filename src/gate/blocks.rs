@@ -73,7 +73,9 @@ impl Reins<'_> {
     }
 
     pub(super) fn room(&self) -> Room {
-        Room::new(usize::try_from(self.step.clamp(STEP_MIN, STEP)).unwrap_or(1 << 20))
+        // Whole pages, rounded down: a read is no larger than it may be.
+        let step = self.step.clamp(STEP_MIN, STEP) / STEP_MIN * STEP_MIN;
+        Room::new(usize::try_from(step).unwrap_or(1 << 20))
     }
 }
 

@@ -19,19 +19,23 @@ use crate::clock;
 use crate::core::blocks::BLOCK_SIZE;
 use crate::core::causes::in_words;
 use crate::core::code::Code;
+use crate::core::limit::Rate;
 use crate::core::local_edits::Expected;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::reason::{Reason, Why};
 use crate::core::receipt::Receipt;
 use crate::core::scrubbed::{Fault, Finding, Oldest, Read, Scrubbed, Seen, Totals};
+use crate::core::status::{FindingStatus, ScrubStatus};
 use crate::core::subset::{Known, Subset, choose};
 use crate::volume::in_use::Attempt;
 use crate::volume::{ModelDir, VolumeError};
 
 /// Blocks that are noted together: what a kill costs is read again.
-const SLICE_BLOCKS: u64 = 64;
+const SLICE_BLOCKS: u64 = 16;
 /// How often the record is written while nothing is found.
 const NOTE_EVERY: Duration = Duration::from_secs(10);
+/// Bytes a second that one thread reads and hashes.
+const ONE_THREAD: u64 = 256 << 20;
 
 /// How a directory is scrubbed.
 pub struct Scrub<'a> {
@@ -45,8 +49,8 @@ pub struct Scrub<'a> {
     pub close: &'a (dyn Fn(&ModelDir) -> Result<bool, String> + Sync),
     /// Hears of each thing that is found, once its gate is closed.
     pub on_finding: &'a (dyn Fn(&Finding) + Sync),
-    /// Hears how many bytes of files are about to be read.
-    pub on_start: &'a (dyn Fn(u64) + Sync),
+    /// Hears of how many files how many bytes are about to be read.
+    pub on_start: &'a (dyn Fn(u64, u64) + Sync),
 }
 
 /// What a scrub came to.
@@ -126,6 +130,19 @@ impl Outcome {
     }
 }
 
+/// Reins that keep to a rate which `pass` enforces: small reads, and no more threads than it takes.
+#[must_use]
+pub fn reins<'a>(rate: Option<Rate>, pass: &'a (dyn Fn(u64) -> bool + Sync)) -> Reins<'a> {
+    let loose = Reins { pass, ..Reins::loose() };
+    match rate {
+        None => loose,
+        Some(rate) => {
+            let threads = if rate.bytes_per_s() < ONE_THREAD { 1 } else { loose.threads };
+            Reins { step: rate.step().min(loose.step), threads, ..loose }
+        }
+    }
+}
+
 /// Sets a receipt aside, for who is not the owner of a volume.
 ///
 /// # Errors
@@ -170,7 +187,7 @@ impl Scrub<'_> {
         let has_blocks = |entry: &FileEntry| Ask::whole(entry, &table).known.is_some();
         let portions = choose(manifest, self.subset, Known { record: &record, proved_at, has_blocks: &has_blocks });
         let asked = portions.iter().map(|portion| portion.bytes()).sum();
-        (self.on_start)(asked);
+        (self.on_start)(portions.len() as u64, asked);
         let mut asks = Vec::new();
         for portion in portions {
             let ask = Ask::whole(portion.entry, &table);
@@ -329,15 +346,25 @@ fn proved_at(receipt: &[u8], manifest: &Manifest) -> Option<Timestamp> {
     Receipt::from_json(receipt, manifest).ok().map(|receipt| receipt.verified_at())
 }
 
-/// What is known of a directory's scrubbing, without reading any of its files.
+/// What is known of a directory's being read again, and what is not right in it, without reading any of its files.
 ///
 /// # Errors
-/// When the record or the manifest cannot be read.
-pub fn look(dir: &ModelDir, expected: &Expected) -> Result<(Scrubbed, Vec<Finding>, Option<Oldest>), VolumeError> {
+/// When the record or the receipt cannot be read.
+pub fn look(dir: &ModelDir, expected: &Expected) -> Result<(ScrubStatus, Vec<Finding>), VolumeError> {
     let manifest = expected.manifest();
     let record = dir.scrubbed()?;
-    let open = record.open(manifest, |path| dir.observe(path));
+    let findings = record.open(manifest, |path| dir.observe(path));
     let proved_at = dir.receipt_bytes()?.and_then(|bytes| proved_at(&bytes, manifest));
     let oldest = record.oldest(manifest, proved_at);
-    Ok((record, open, oldest))
+    let Totals { bytes, bad_blocks, bad_reads, last_at } = *record.totals();
+    let status = ScrubStatus {
+        last_at,
+        oldest_at: oldest.as_ref().and_then(|oldest| oldest.at),
+        oldest_file: oldest.map(|oldest| oldest.file),
+        bytes,
+        bad_blocks,
+        bad_reads,
+        findings: findings.iter().map(FindingStatus::from).collect(),
+    };
+    Ok((status, findings))
 }

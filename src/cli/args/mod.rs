@@ -13,6 +13,7 @@ mod jobs;
 mod limit;
 mod look;
 mod pull;
+mod scrub;
 mod serve;
 mod sign;
 mod tools;
@@ -29,6 +30,7 @@ pub use jobs::{CancelArgs, PauseArgs, RemoveArgs, ResumeArgs};
 pub use limit::LimitArgs;
 pub use look::{DoctorArgs, HistoryArgs, ListArgs, StatusArgs};
 pub use pull::{PullArgs, TransferArgs};
+pub use scrub::ScrubArgs;
 pub use serve::{DaemonArgs, DemoArgs, MirrorArgs};
 pub use sign::{KeygenArgs, SignArgs};
 pub use tools::{CompletionsArgs, ManArgs, SchemaArgs};
@@ -103,6 +105,8 @@ pub enum Verb {
     Gate(GateArgs),
     /// Hashes every file of a model again and refreshes its receipt
     Verify(VerifyArgs),
+    /// Reads models again, or a part of them, and names the blocks that are wrong
+    Scrub(ScrubArgs),
     /// Takes files that were changed on purpose for right
     Accept(AcceptArgs),
     /// Signs a verified model, so that others can check it
@@ -231,6 +235,7 @@ mod tests {
     #[test]
     fn verbs_that_do_not_exist_yet_are_not_in_the_tree() {
         for verb in ["repair", "scrub", "help"] {
+        for verb in ["repair", "keygen", "sign", "help"] {
             assert!(parsed(&format!("muster {verb}")).is_err(), "{verb}");
         }
     }
