@@ -19,11 +19,13 @@ use crate::clock;
 use crate::core::blocks::BLOCK_SIZE;
 use crate::core::causes::in_words;
 use crate::core::code::Code;
+use crate::core::identity::Identity;
 use crate::core::limit::Rate;
 use crate::core::local_edits::Expected;
 use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::reason::{Reason, Why};
 use crate::core::receipt::Receipt;
+use crate::core::repo_path::RepoPath;
 use crate::core::scrubbed::{Fault, Finding, Oldest, Read, Scrubbed, Seen, Totals};
 use crate::core::status::{FindingStatus, ScrubStatus};
 use crate::core::subset::{Known, Subset, choose};
@@ -257,7 +259,7 @@ impl Desk<'_> {
         state.outcome.files += u64::from(ask.blocks.start == 0);
         state.outcome.bad_reads += read.bad_reads;
         if examined.is_wrong(ask.entry) {
-            self.close(&mut state);
+            self.close(&mut state, (ask.entry.path.clone(), examined.identity));
         }
         let news = state.record.took(ask.entry, &read, clock::now(), &self.host);
         state.is_fresh = false;
@@ -269,7 +271,11 @@ impl Desk<'_> {
     }
 
     /// The gate, before anybody is told. A receipt that somebody else wrote meanwhile is newer than what was read.
-    fn close(&self, state: &mut State) {
+    fn close(&self, state: &mut State, wrong: (RepoPath, Identity)) {
+        // Or the proof that is set aside would speak for the file again.
+        if let Err(error) = self.dir.condemn([wrong]) {
+            state.outcome.not_closed = Some(in_words(&error));
+        }
         if state.outcome.receipt == ReceiptFate::SetAside || self.receipt.is_none() {
             return;
         }

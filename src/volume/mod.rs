@@ -11,6 +11,7 @@ pub mod adopt;
 pub mod aside;
 mod blocks_file;
 mod claims_file;
+pub mod condemned;
 pub mod contents;
 mod copy;
 pub mod dir;

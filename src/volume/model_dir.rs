@@ -296,7 +296,7 @@ impl ModelDir {
         }
     }
 
-    fn read_own(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    pub(super) fn read_own(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let Some(own) = self.own()? else { return Ok(None) };
         small_file::read(&own, name, LIMIT)
     }
@@ -311,7 +311,7 @@ impl ModelDir {
         Ok(true)
     }
 
-    fn remove_own(&self, name: &str) -> Result<bool> {
+    pub(super) fn remove_own(&self, name: &str) -> Result<bool> {
         let Some(own) = self.own()? else { return Ok(false) };
         let removed = own.remove(name)?;
         own.sync()?;
