@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use crate::api::{Access, OwnError, Wish};
-use crate::config::{Environment, GateSettings, LimitSettings, Setting, SettingOrigin, Settings, Size};
+use crate::config::{Environment, GateSettings, LimitSettings, ScrubSettings, Setting, SettingOrigin, Settings, Size};
 use crate::core::code::Code;
-use crate::config::{Environment, LimitSettings, ScrubSettings, Setting, Settings, Size};
 use crate::core::limit::Limit;
 use crate::core::oms::key::PrivateKey;
 use crate::daemon::limiting::Given;
@@ -41,6 +40,7 @@ pub fn options(settings: &Settings, foreground: bool, hub: HubConfig) -> Options
         low_impact: settings.low_impact.value,
         socket: None,
         signer: None,
+        scrub: if foreground { ScrubPolicy::default() } else { scrub(settings) },
     }
 }
 
@@ -80,8 +80,6 @@ pub fn demand(settings: &GateSettings) -> Result<Option<Arc<Demand>>, CliError> 
         CliError::told(Code::Usage, &error, error.hint()).context(from)
     })?;
     Ok(Some(Arc::new(Demand { key, receipts_of: trust_receipt_uid.value.list().to_vec() })))
-        scrub: if foreground { ScrubPolicy::default() } else { scrub(settings) },
-    }
 }
 
 /// When models are read again by themselves.

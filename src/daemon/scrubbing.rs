@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::bench::Bench;
-use super::jobs::Jobs;
+use super::jobs::{Jobs, Seen};
 use super::pulse::{Pulse, Turns};
 use super::report::of_directory;
 use super::supervisor::yield_to_others;
@@ -213,9 +213,10 @@ async fn look(
         for seen in seen {
             let name = &seen.job.spec.name;
             let known = known.entry(name.clone()).or_default();
-            if let Err(error) = look_at(&jobs, name, known, repair) {
+            if let Err(error) = look_at(&jobs, &seen, known, repair) {
                 warn!(model = %name, %error, "its record of scrubbing cannot be read");
             }
+            // A job that is taken up again shows it too.
             seen.live.keep_scrub(known.status.clone());
         }
         known
@@ -223,7 +224,8 @@ async fn look(
     looking.await
 }
 
-fn look_at(jobs: &Jobs, name: &ModelName, known: &mut Known, repair: bool) -> Result<(), VolumeError> {
+fn look_at(jobs: &Jobs, seen: &Seen, known: &mut Known, repair: bool) -> Result<(), VolumeError> {
+    let name = &seen.job.spec.name;
     let Some(model) = jobs.bench().volume.model(name)? else { return Ok(()) };
     let marks = (model.scrubbed_identity()?, model.receipt_identity()?);
     if known.marks == Some(marks) {
@@ -234,12 +236,13 @@ fn look_at(jobs: &Jobs, name: &ModelName, known: &mut Known, repair: bool) -> Re
     let (status, findings) = crate::gate::scrub::look(&model, &expected)?;
     let told: Vec<_> = findings.iter().map(|finding| (finding.file.clone(), finding.fault.block())).collect();
     let is_news = told.iter().any(|finding| !known.told.contains(finding));
+    known.status = Some(Arc::new(status));
+    seen.live.keep_scrub(known.status.clone());
     // A job at work has the last word; what it leaves is looked at then.
     if (is_news || told.len() < known.told.len()) && !jobs.judge(name, &findings, is_news, repair) {
         return Ok(());
     }
     known.told = told;
-    known.status = Some(Arc::new(status));
     known.marks = Some(marks);
     Ok(())
 }
@@ -268,8 +271,11 @@ impl Jobs {
             match scrubbed::in_words(&corrupt) {
                 Some(message) if is_news => {
                     let hint = Some(format!("muster repair {} mends it", quoted(name.as_str())));
-                    let error = JobError { code: Code::Corrupt, message, hint };
-                    self.transition(entry, JobState::Damaged, Some(error), Phase::Damaged);
+                    let error = Some(JobError { code: Code::Corrupt, message, hint });
+                    // After a restart it is told already.
+                    if entry.job.state != JobState::Damaged || entry.job.error != error {
+                        self.transition(entry, JobState::Damaged, error, Phase::Damaged);
+                    }
                 }
                 None if entry.job.state == JobState::Damaged => {
                     let found = of_directory(&self.bench().volume, name);

@@ -13,7 +13,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::blocks::{Ask, BadBlock, Damage, Examined, Fault as BlockFault, Reins, examine};
-use super::check::{Unloaded, expected, load_manifest, missing_files, unopened};
+use super::check::{Unloaded, expected, load_manifest, unopened};
+use super::survey::missing_files;
 use super::verify::{ReceiptFate, host};
 use crate::clock;
 use crate::core::blocks::BLOCK_SIZE;
@@ -253,7 +254,8 @@ impl Desk<'_> {
         };
         if examined.is_news {
             self.dir.note_blocks(examined.blocks.as_ref());
-            state.outcome.noted += 1;
+            // A file of one block has nothing to note.
+            state.outcome.noted += u64::from(examined.blocks.as_ref().is_some_and(|blocks| blocks.count() > 1));
         }
         let read = read_of(ask.entry, &examined);
         state.outcome.files += u64::from(ask.blocks.start == 0);

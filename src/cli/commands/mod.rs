@@ -23,8 +23,8 @@ pub mod pull;
 pub mod remove;
 pub mod resume;
 pub mod schema;
-pub mod sign;
 pub mod scrub;
+pub mod sign;
 pub mod status;
 pub mod verify;
 
