@@ -51,6 +51,10 @@ pub const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// answers at once or hangs.
 pub const GIVE_BACK_WITHIN: Duration = Duration::from_secs(3);
 
+/// Bytes a second at which a daemon reads models again, unless told otherwise: 360 GB an hour, and a fraction of
+/// what any disk of models gives.
+pub const SCRUB_BYTES_PER_S: u64 = 100_000_000;
+
 /// Longest socket address that the kernel takes, its final NUL left out.
 pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 /// Largest configuration file that is read.

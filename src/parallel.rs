@@ -37,6 +37,23 @@ pub fn in_parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
+/// Does work on a thread of its own, which ends before the call does: what the work changes of its thread, such as
+/// its priority, goes with it.
+pub fn apart<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    let work = Mutex::new(Some(work));
+    let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let done = thread::scope(|scope| {
+        let started = thread::Builder::new().spawn_scoped(scope, || take().map(|work| work()));
+        match started.map(thread::ScopedJoinHandle::join) {
+            Ok(Ok(done)) => done,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            // Where the system gives no more threads, it is done here.
+            Err(_) => take().map(|work| work()),
+        }
+    });
+    done.expect("the work is there until somebody takes it, and one of the two did")
+}
+
 /// As [`in_parallel`], for items that the work uses up.
 pub fn each_in_parallel<T: Send, R: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let items: Vec<_> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
@@ -47,6 +64,12 @@ pub fn each_in_parallel<T: Send, R: Send>(threads: usize, items: Vec<T>, work: i
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_apart_is_done_on_another_thread_and_its_answer_comes_back() {
+        let here = thread::current().id();
+        assert_ne!(apart(|| thread::current().id()), here);
+    }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions() {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::api::{Access, OwnError, Wish};
-use crate::config::{Environment, GateSettings, LimitSettings, Setting, SettingOrigin, Settings, Size};
+use crate::config::{Environment, GateSettings, LimitSettings, ScrubSettings, Setting, SettingOrigin, Settings, Size};
 use crate::core::code::Code;
 use crate::core::limit::Limit;
 use crate::core::oms::key::PrivateKey;
 use crate::daemon::limiting::Given;
+use crate::daemon::scrubbing::ScrubPolicy;
 use crate::daemon::{LimitPolicy, Options};
 use crate::fetch::Pages;
 use crate::gate::trust::Demand;
@@ -39,6 +40,7 @@ pub fn options(settings: &Settings, foreground: bool, hub: HubConfig) -> Options
         low_impact: settings.low_impact.value,
         socket: None,
         signer: None,
+        scrub: if foreground { ScrubPolicy::default() } else { scrub(settings) },
     }
 }
 
@@ -78,6 +80,12 @@ pub fn demand(settings: &GateSettings) -> Result<Option<Arc<Demand>>, CliError> 
         CliError::told(Code::Usage, &error, error.hint()).context(from)
     })?;
     Ok(Some(Arc::new(Demand { key, receipts_of: trust_receipt_uid.value.list().to_vec() })))
+}
+
+/// When models are read again by themselves.
+fn scrub(settings: &Settings) -> ScrubPolicy {
+    let ScrubSettings { every, limit, hours, repair } = &settings.scrub;
+    ScrubPolicy { every: every.value, limit: limit.value, hours: hours.value.clone(), repair: repair.value }
 }
 
 /// How fast bytes may come, and where that was said.

@@ -221,6 +221,7 @@ mod tests {
             error: None,
             local_edits: Vec::new(),
             repaired: None,
+            scrub: None,
         }
     }
 

@@ -24,7 +24,8 @@ pub use file::{ConfigFile, load};
 pub use keys::{KEYS, Key, most_like};
 pub use policy::policy;
 pub use settings::{
-    DaemonSettings, GateSettings, LimitSettings, LogSettings, MirrorSettings, Setting, SettingOrigin, Settings,
+    DaemonSettings, GateSettings, LimitSettings, LogSettings, MirrorSettings, ScrubSettings, Setting, SettingOrigin,
+    Settings,
 };
 pub use users::Uids;
 pub use value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value, ValueError};

@@ -13,7 +13,7 @@ use super::value::{Auto, Connections, Jobs, LogFormat, LogLevel, Size, Value};
 use super::{ConfigError, ValueError};
 use crate::core::endpoint::Endpoint;
 use crate::core::hours::Timetable;
-use crate::core::limit::Limit;
+use crate::core::limit::{Limit, Rate};
 use crate::core::policy::{LocalEdits, Policy};
 use crate::core::readback::Readback;
 use crate::core::structure::Strictness;
@@ -120,6 +120,8 @@ pub struct Settings {
     pub limits: LimitSettings,
     /// `[gate]`.
     pub gate: GateSettings,
+    /// `[scrub]`.
+    pub scrub: ScrubSettings,
     /// `[daemon]`.
     pub daemon: DaemonSettings,
     /// `[mirror]`.
@@ -156,6 +158,19 @@ pub struct GateSettings {
     pub trust_receipt_uid: Setting<Uids>,
     /// The rules in the configuration file itself.
     pub rules: Policy,
+}
+
+/// How often the daemon reads everything again, and how gently.
+#[derive(Debug, Clone)]
+pub struct ScrubSettings {
+    /// Every byte is read in this time; unset, the daemon reads nothing again.
+    pub every: Setting<Option<Duration>>,
+    /// How fast.
+    pub limit: Setting<Limit>,
+    /// Only at these hours, each with its own rate; empty is at any.
+    pub hours: Setting<Timetable>,
+    /// Whether what is found is repaired.
+    pub repair: Setting<bool>,
 }
 
 /// The daemon's own settings.
@@ -223,6 +238,12 @@ impl Default for Settings {
                 key: Setting::default_of(None),
                 trust_receipt_uid: Setting::default_of(Uids::default()),
                 rules: Policy::default(),
+            },
+            scrub: ScrubSettings {
+                every: Setting::default_of(None),
+                limit: Setting::default_of(Rate::new(limits::SCRUB_BYTES_PER_S).map_or(Limit::None, Limit::Rate)),
+                hours: Setting::default_of(Timetable::default()),
+                repair: Setting::default_of(false),
             },
             daemon: DaemonSettings {
                 socket: Setting::default_of(None),

@@ -115,6 +115,19 @@ impl Blocks {
         BlockHasher { sha256, left: Some(end - start), leads_to }
     }
 
+    /// A hash over several blocks, one behind the other, that trusts no state between them.
+    ///
+    /// # Panics
+    /// When there are no such blocks.
+    #[must_use]
+    pub fn run_hasher(&self, run: Range<u64>) -> RunHasher {
+        assert!(!run.is_empty() && run.end <= self.count(), "blocks {run:?} of {}", self.count());
+        let BlockHasher { sha256, .. } = self.hasher(run.start);
+        let BlockHasher { leads_to, .. } = self.hasher(run.end - 1);
+        let bytes = self.range(run.start).start..self.range(run.end - 1).end;
+        RunHasher { sha256, first: run.start, position: bytes.start, end: bytes.end, states: Vec::new(), leads_to }
+    }
+
     fn to_record(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_LEN + self.states.len() * STATE_LEN + CRC_LEN);
         bytes.extend(MAGIC);
@@ -172,6 +185,51 @@ impl BlockHasher {
             End::File(sha256) => self.sha256.finalize().as_slice() == sha256.as_bytes(),
         };
         self.left == Some(0) && led
+    }
+}
+
+/// A running hash over blocks one behind the other.
+#[derive(Debug, Clone)]
+pub struct RunHasher {
+    sha256: sha2::Sha256,
+    first: u64,
+    position: u64,
+    end: u64,
+    /// Where the hash stood between the blocks so far.
+    states: Vec<State>,
+    leads_to: End,
+}
+
+impl RunHasher {
+    /// Takes the next bytes.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = usize::try_from(BLOCK_SIZE - self.position % BLOCK_SIZE).unwrap_or(usize::MAX);
+            let (block, behind) = bytes.split_at(room.min(bytes.len()));
+            self.sha256.update(block);
+            self.position += block.len() as u64;
+            if self.position.is_multiple_of(BLOCK_SIZE) && self.position < self.end {
+                self.states.push(State::of(&self.sha256));
+            }
+            bytes = behind;
+        }
+    }
+
+    /// Ends the run. When these were all of its bytes, and the right ones, it gives the digests of `blocks`
+    /// with those of this run as they were found: then it is the ones known so far that were wrong.
+    #[must_use]
+    pub fn mend(self, blocks: &Blocks) -> Option<Blocks> {
+        let led = match self.leads_to {
+            End::Block(state) => State::of(&self.sha256) == state,
+            End::File(sha256) => self.sha256.finalize().as_slice() == sha256.as_bytes(),
+        };
+        if !led || self.position != self.end {
+            return None;
+        }
+        let mut states = blocks.states.clone();
+        let first = usize::try_from(self.first).ok()?;
+        states.get_mut(first..first + self.states.len())?.copy_from_slice(&self.states);
+        Some(Blocks { states, ..blocks.clone() })
     }
 }
 
@@ -315,6 +373,22 @@ pub(crate) mod tests {
             let table = BlockTable::parse(&records([&blocks]));
             assert_eq!(table.of(len, &blocks.sha256()), Some(blocks));
         }
+    }
+
+    #[test]
+    fn a_run_of_right_blocks_mends_the_states_between_them_and_a_wrong_one_mends_nothing() {
+        let mut wrong = BLOCKS.clone();
+        wrong.states = wrong.states.iter().map(|_| State([7; STATE_LEN])).collect();
+        let over = |blocks: &Blocks, run: Range<u64>, bytes: &[u8]| {
+            let mut hasher = blocks.run_hasher(run);
+            bytes.chunks(777_777).for_each(|bytes| hasher.update(bytes));
+            hasher.mend(blocks)
+        };
+        assert_eq!(over(&wrong, 0..3, &DATA).as_ref(), Some(&*BLOCKS));
+        assert_eq!(over(&BLOCKS, 1..3, &DATA[usize::try_from(BLOCK_SIZE).unwrap()..]).as_ref(), Some(&*BLOCKS));
+        assert_eq!(over(&wrong, 1..3, &DATA[usize::try_from(BLOCK_SIZE).unwrap()..]), None, "from a wrong state");
+        assert_eq!(over(&BLOCKS, 0..3, &DATA[1..]), None);
+        assert_eq!(over(&BLOCKS, 0..2, &DATA), None, "too many bytes");
     }
 
     #[test]

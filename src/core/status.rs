@@ -6,11 +6,14 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::code::Code;
 use super::job::{JobError, JobState};
 use super::local_edits::LocalEdit;
 use super::model_name::ModelName;
 use super::repair::Repaired;
 use super::repo::{CommitId, RepoId, RepoKind, Revision};
+use super::repo_path::RepoPath;
+use super::scrubbed::Finding;
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -106,6 +109,66 @@ pub struct ModelStatus {
     /// What the last repair of this owner did, or has done so far; absent when there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repaired: Option<Repaired>,
+    /// What is known of its being read again; absent when that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<ScrubStatus>,
+}
+
+/// What is known of a model's being read again from the disk.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// When something of it was last read.
+    pub last_at: Option<Timestamp>,
+    /// The shard that waits longest to be read.
+    pub oldest_file: Option<RepoPath>,
+    /// When all of that was last read, or proved; null when it never was.
+    pub oldest_at: Option<Timestamp>,
+    /// Bytes read so far; it only grows.
+    pub bytes: u64,
+    /// Blocks found wrong or unreadable so far; it only grows.
+    pub bad_blocks: u64,
+    /// Reads that were right only the second time, so far; it only grows.
+    pub bad_reads: u64,
+    /// What is not right now.
+    pub findings: Vec<FindingStatus>,
+}
+
+/// Something that is not right about a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FindingStatus {
+    /// The file.
+    pub file: RepoPath,
+    /// Number of the block of 16 MiB, from 0; null when the place is not known.
+    pub block: Option<u64>,
+    /// Its first byte.
+    pub start: Option<u64>,
+    /// The byte behind its last.
+    pub end: Option<u64>,
+    /// Wrong bytes, or bytes that cannot be read.
+    pub code: Code,
+    /// The finding in words.
+    pub message: String,
+    /// When it was found.
+    pub found_at: Timestamp,
+    /// By which host.
+    pub host: String,
+}
+
+impl From<&Finding> for FindingStatus {
+    fn from(finding: &Finding) -> Self {
+        let Finding { file, fault, at, host, .. } = finding;
+        let bytes = fault.bytes();
+        Self {
+            file: file.clone(),
+            block: fault.block(),
+            start: bytes.as_ref().map(|bytes| bytes.start),
+            end: bytes.map(|bytes| bytes.end),
+            code: fault.code(),
+            message: finding.words(),
+            found_at: *at,
+            host: host.clone(),
+        }
+    }
 }
 
 /// What keeps a job from going faster.

@@ -14,7 +14,7 @@ use crate::core::rate::RateWindow;
 use crate::core::repair::Repaired;
 use crate::core::repo::CommitId;
 use crate::core::shards::is_shard;
-use crate::core::status::{Bytes, Count, Hashing};
+use crate::core::status::{Bytes, Count, Hashing, ScrubStatus};
 use crate::fetch::Progress;
 
 /// The moving parts of one job.
@@ -38,6 +38,7 @@ struct Scene {
     totals: Option<Totals>,
     edits: Arc<[LocalEdit]>,
     repaired: Option<Repaired>,
+    scrub: Option<Arc<ScrubStatus>>,
     /// Bytes that are being hashed where they lie.
     to_hash: Option<u64>,
     rate: RateWindow,
@@ -106,6 +107,17 @@ impl Live {
     /// What was changed in its directory on purpose.
     pub fn keep_edits(&self, edits: &LocalEdits) {
         self.scene().edits = edits.files().into();
+    }
+
+    /// What is known of its being read again.
+    #[must_use]
+    pub fn scrub(&self) -> Option<Arc<ScrubStatus>> {
+        self.scene().scrub.clone()
+    }
+
+    /// What is known of its being read again, from now on.
+    pub fn keep_scrub(&self, scrub: Option<Arc<ScrubStatus>>) {
+        self.scene().scrub = scrub;
     }
 
     /// What was changed in its directory on purpose.

@@ -29,6 +29,7 @@ pub mod resolve;
 pub mod run;
 mod salvage;
 mod scheduler;
+pub mod scrubbing;
 mod settling;
 mod signing;
 pub mod supervisor;

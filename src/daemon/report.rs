@@ -11,6 +11,7 @@ use tracing::warn;
 use super::held::Held;
 use super::jobs::{Jobs, Seen};
 use crate::clock;
+use crate::core::code::Code;
 use crate::core::identity::Observed;
 use crate::core::job::{JobError, JobState};
 use crate::core::local_edits::Expected;
@@ -18,9 +19,10 @@ use crate::core::manifest::Manifest;
 use crate::core::model_name::ModelName;
 use crate::core::selection::Selection;
 use crate::core::shards::is_shard;
-use crate::core::status::{Bytes, Count, DaemonStatus, LimitOf, LimitStatus, ModelStatus, Report, SCHEMA};
+use crate::core::status::{Bytes, Count, DaemonStatus, LimitOf, LimitStatus, ModelStatus, Report, SCHEMA, ScrubStatus};
 use crate::core::units;
 use crate::fetch::Throttle;
+use crate::gate::scrub::look;
 use crate::volume::{ModelDir, Volume, VolumeError};
 
 /// The report of a living owner.
@@ -90,6 +92,14 @@ pub fn of_directory(volume: &Volume, name: &ModelName) -> Result<Option<ModelSta
     let expected = dir.expected(manifest.clone()).unwrap_or_else(|_| Expected::plain(manifest));
     let manifest = expected.manifest();
     status.local_edits = expected.edits().files().to_vec();
+    let findings = match look(&dir, &expected) {
+        Ok((scrub, findings)) => {
+            status.scrub = Some(scrub);
+            findings
+        }
+        // One that cannot be read is no reason to know nothing else.
+        Err(_) => Vec::new(),
+    };
     if let Some(receipt) = &receipt {
         let (mut files, mut shards, mut bytes) = (0, 0, 0);
         for record in receipt.files() {
@@ -107,6 +117,9 @@ pub fn of_directory(volume: &Volume, name: &ModelName) -> Result<Option<ModelSta
         if pending.is_some() && status.state == JobState::Ready {
             status.phase = Some("an update is pending".to_owned());
         }
+    }
+    if findings.iter().any(|finding| finding.fault.code() == Code::Corrupt) {
+        status.state = JobState::Damaged;
     }
     Ok(Some(status))
 }
@@ -139,6 +152,7 @@ fn of_job(seen: &Seen, root: &Path, now: Duration) -> ModelStatus {
         error: job.error.clone(),
         local_edits: live.edits().to_vec(),
         repaired: live.repaired(),
+        scrub: live.scrub().map(|scrub| ScrubStatus::clone(&scrub)),
     }
 }
 
@@ -182,6 +196,7 @@ fn blank(name: &ModelName, manifest: &Manifest, directory: &Path) -> ModelStatus
         error: None::<JobError>,
         local_edits: Vec::new(),
         repaired: None,
+        scrub: None,
     }
 }
 

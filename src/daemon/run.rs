@@ -21,6 +21,7 @@ use super::limiting::{self, LimitPolicy, Limits};
 use super::pulse::{Pulse, Turns};
 use super::refusal::JobRefusal;
 use super::reporter::Reporter;
+use super::scrubbing::{self, ScrubPolicy};
 use super::supervisor::{DataPlane, Supervisor};
 use super::{recover, scheduler, update};
 use crate::blocking::Blocking;
@@ -70,6 +71,8 @@ pub struct Options {
     pub socket: Option<String>,
     /// What signs every model that becomes complete, if anything does.
     pub signer: Option<Arc<PrivateKey>>,
+    /// When models are read again by themselves.
+    pub scrub: ScrubPolicy,
 }
 
 /// Why a volume could not be taken.
@@ -176,7 +179,7 @@ impl Daemon {
             daemon.release().await;
             return Err(error.into());
         }
-        daemon.spawn_tasks(options.jobs);
+        daemon.spawn_tasks(options.jobs, options.scrub);
         Ok(daemon)
     }
 
@@ -235,8 +238,9 @@ impl Daemon {
         }
     }
 
-    fn spawn_tasks(&mut self, most: usize) {
+    fn spawn_tasks(&mut self, most: usize, scrub: ScrubPolicy) {
         let (stop, pulse) = (self.supervisor.token(), || self.pulse.clone());
+        self.supervisor.spawn(scrubbing::keep(self.jobs.clone(), scrub, pulse(), stop.clone()));
         let turns = self.pulse.begin("heartbeat", HEARTBEAT);
         self.supervisor.spawn(scheduler::run(self.jobs.clone(), most, pulse(), stop.clone()));
         self.supervisor.spawn(limiting::keep(self.jobs.clone(), pulse(), stop.clone()));

@@ -65,6 +65,21 @@ impl Valve {
         }
     }
 
+    /// Waits until so many bytes may pass, on a thread that may block. `false` as soon as `go_on` says no;
+    /// it is asked several times a second.
+    pub fn wait(&self, mut want: u64, go_on: &dyn Fn() -> bool) -> bool {
+        while go_on() {
+            let taken = self.bucket().as_mut().map(|bucket| bucket.take(want, clock::since_boot()));
+            match taken {
+                None => return true,
+                Some(Ok(bytes)) if bytes == want => return true,
+                Some(Ok(bytes)) => want -= bytes,
+                Some(Err(pause)) => std::thread::sleep(pause),
+            }
+        }
+        false
+    }
+
     fn put_back(&self, bytes: u64) {
         if let Some(bucket) = self.bucket().as_mut() {
             bucket.put_back(bytes);
@@ -234,6 +249,18 @@ mod tests {
             assert!(took >= Duration::from_millis(390), "{took:?}");
             assert!(throttle.held() >= Duration::from_millis(300), "{:?}", throttle.held());
         }
+    }
+
+    #[test]
+    fn who_may_block_waits_as_long_and_not_at_all_once_told_to_stop() {
+        let valve = Valve::default();
+        assert!(valve.wait(u64::MAX, &|| true) && !valve.wait(1, &|| false));
+        valve.set(rate(1_000_000));
+        let began = clock::since_boot();
+        assert!(valve.wait(400_000, &|| true));
+        assert!(clock::since_boot().saturating_sub(began) >= Duration::from_millis(390));
+        let asked = AtomicU64::new(0);
+        assert!(!valve.wait(u64::MAX, &|| asked.fetch_add(1, Relaxed) < 20));
     }
 
     #[tokio::test]

@@ -158,7 +158,7 @@ fn ended_early(found: u64, expected: u64) -> Why {
 }
 
 /// A file that is gone, or is no file any more, since it was looked at.
-fn cannot(error: &VolumeError, entry: &FileEntry) -> Why {
+pub(super) fn cannot(error: &VolumeError, entry: &FileEntry) -> Why {
     match error {
         VolumeError::Missing { .. } => Why::Missing { size: entry.size },
         VolumeError::NotRegular { .. } | VolumeError::Steered { .. } => Why::NotRegular,

@@ -6,6 +6,7 @@
 //! [`verify`](mod@verify) and [`accept`](mod@accept), which are other verbs, renew a receipt.
 
 pub mod accept;
+pub mod blocks;
 pub mod check;
 pub mod compare;
 pub(crate) mod edited;
@@ -17,6 +18,8 @@ pub mod outlook;
 mod policy;
 pub mod remember;
 pub mod report;
+pub mod scrub;
+mod second_look;
 pub mod sign;
 pub mod structure;
 mod survey;

@@ -44,6 +44,8 @@ pub enum Phase {
     Accepted,
     /// That was undone.
     Undone,
+    /// Bytes of a file were found wrong.
+    Damaged,
     /// A model was removed.
     Removed,
     /// A job ended with an error.
@@ -68,6 +70,7 @@ impl Phase {
             Self::Cancelled => "cancelled",
             Self::Accepted => "accepted",
             Self::Undone => "undone",
+            Self::Damaged => "damaged",
             Self::Removed => "removed",
             Self::Failed => "failed",
         }

@@ -122,6 +122,11 @@ impl Dir {
         self.open_with(name, OFlags::RDWR | OFlags::DIRECT, Mode::empty())
     }
 
+    /// Opens a file for reading, past the page cache.
+    pub(super) fn open_direct_to_read(&self, name: &str) -> Result<File> {
+        self.open_with(name, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())
+    }
+
     /// Opens a file for writing behind its end; makes it when missing, with mode 0666 under the umask.
     pub(super) fn open_to_append(&self, name: &str) -> Result<File> {
         self.open_with(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, FILE_MODE)

@@ -27,6 +27,8 @@ const OWN: &[&str] = &[
     "local.json",
     "in-use",
     "blocks",
+    "wrong.json",
+    "scrubbed.json",
     "partial",
     "retired",
     "quarantine",

@@ -152,6 +152,8 @@ pub enum Act {
     Pretend,
     /// For a write: only so many bytes of it are done, and that is the answer.
     Short(u32),
+    /// For a read: it is done, and one bit of the answer is wrong.
+    Lie,
 }
 
 /// One change that was asked for.

@@ -14,6 +14,7 @@ mod limit;
 mod look;
 mod pull;
 mod repair;
+mod scrub;
 mod serve;
 mod sign;
 mod tools;
@@ -31,6 +32,7 @@ pub use limit::LimitArgs;
 pub use look::{DoctorArgs, HistoryArgs, ListArgs, StatusArgs};
 pub use pull::{PullArgs, TransferArgs};
 pub use repair::RepairArgs;
+pub use scrub::ScrubArgs;
 pub use serve::{DaemonArgs, DemoArgs, MirrorArgs};
 pub use sign::{KeygenArgs, SignArgs};
 pub use tools::{CompletionsArgs, ManArgs, SchemaArgs};
@@ -107,6 +109,8 @@ pub enum Verb {
     Verify(VerifyArgs),
     /// Replaces what is wrong in a model, and keeps what is right of it
     Repair(RepairArgs),
+    /// Reads models again, or a part of them, and names the blocks that are wrong
+    Scrub(ScrubArgs),
     /// Takes files that were changed on purpose for right
     Accept(AcceptArgs),
     /// Signs a verified model, so that others can check it
@@ -234,7 +238,7 @@ mod tests {
 
     #[test]
     fn verbs_that_do_not_exist_yet_are_not_in_the_tree() {
-        for verb in ["scrub", "help"] {
+        for verb in ["unpack", "help"] {
             assert!(parsed(&format!("muster {verb}")).is_err(), "{verb}");
         }
     }

@@ -24,6 +24,7 @@ pub mod remove;
 pub mod repair;
 pub mod resume;
 pub mod schema;
+pub mod scrub;
 pub mod sign;
 pub mod status;
 pub mod verify;
@@ -46,6 +47,7 @@ pub fn dispatch(verb: Verb, context: Context) -> Result<Exit, Failure> {
         Verb::Gate(args) => gate::run(args, context),
         Verb::Verify(args) => verify::run(args, context),
         Verb::Repair(args) => repair::run(args, context),
+        Verb::Scrub(args) => scrub::run(args, context),
         Verb::Accept(args) => accept::run(args, context),
         Verb::Sign(args) => sign::run(args, context),
         Verb::Keygen(args) => keygen::run(args, context),

@@ -17,6 +17,7 @@ pub const SCHEMAS: &[(&str, &str)] = &[
     ("limit", include_str!("../../api/schema/limit.v1.json")),
     ("repair", include_str!("../../api/schema/repair.v1.json")),
     ("sign", include_str!("../../api/schema/sign.v1.json")),
+    ("scrub", include_str!("../../api/schema/scrub.v1.json")),
     ("status", include_str!("../../api/schema/status.v1.json")),
     ("verify", include_str!("../../api/schema/verify.v1.json")),
 ];

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::sleep;
 
 use crate::cli::args::StatusArgs;
@@ -17,7 +18,9 @@ use crate::cli::{Context, resolve, runtime};
 use crate::clock;
 use crate::core::job::JobState;
 use crate::core::local_edits::in_words;
-use crate::core::status::{ModelStatus, Report};
+use crate::core::shell::quoted;
+use crate::core::status::{ModelStatus, Report, ScrubStatus};
+use crate::core::units;
 use crate::limits::PROGRESS_LINE_EVERY;
 use crate::volume::Volume;
 
@@ -27,6 +30,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const REDRAW: &str = "\u{1b}[H\u{1b}[J";
 /// Digits of a commit that people are shown.
 const COMMIT_SHOWN: usize = 12;
+/// Findings of a model that people are shown.
+const FINDINGS_SHOWN: usize = 3;
+/// Age from which it is said how long shards have not been read.
+const AGE_SHOWN: Duration = Duration::from_secs(86_400);
 
 /// Shows where models stand.
 ///
@@ -178,12 +185,31 @@ fn lines(model: &ModelStatus) -> Vec<String> {
     }
     let mut lines = vec![line];
     lines.extend(in_words(&model.local_edits).map(|words| format!("  {words}")));
+    lines.extend(model.scrub.iter().flat_map(|scrub| scrub_lines(scrub, clock::now())));
     if let Some(error) = &model.error {
         lines.push(format!("  error: {}", error.message));
         lines.extend(error.hint.as_ref().map(|hint| format!("  hint: {hint}")));
+    } else if model.scrub.as_ref().is_some_and(|scrub| !scrub.findings.is_empty()) {
+        lines.push(format!("  hint: muster repair {} mends it, block by block", quoted(model.id.as_str())));
     } else if model.state == JobState::Damaged {
         let again = PathBuf::from(&model.directory);
         lines.push(format!("  hint: muster verify {} names what is wrong; muster pull mends it", again.display()));
+    }
+    lines
+}
+
+/// What is not right in it, and how long bytes of it have not been read from the disk.
+fn scrub_lines(scrub: &ScrubStatus, now: Timestamp) -> Vec<String> {
+    let findings = scrub.findings.iter().take(FINDINGS_SHOWN);
+    let mut lines: Vec<_> = findings.map(|finding| format!("  found: {}", finding.message)).collect();
+    let more = scrub.findings.len().saturating_sub(FINDINGS_SHOWN);
+    if more > 0 {
+        lines.push(format!("  found: {} more", units::count(more as u64, "thing")));
+    }
+    let (Some(at), Some(file)) = (scrub.oldest_at, &scrub.oldest_file) else { return lines };
+    let age = Duration::from_secs(u64::try_from(now.duration_since(at).as_secs()).unwrap_or(0));
+    if scrub.last_at.is_some() || age >= AGE_SHOWN {
+        lines.push(format!("  longest unread: {file}, for {}", units::duration(age)));
     }
     lines
 }
