@@ -220,6 +220,7 @@ mod tests {
             connections: 0,
             error: None,
             local_edits: Vec::new(),
+            scrub: None,
         }
     }
 

@@ -377,7 +377,7 @@ mod tests {
         let oldest = |record: &Scrubbed| record.oldest(&manifest, Some(at(1))).unwrap();
         record.took(&a, &read(0..60, vec![]), at(10), "h");
         assert_eq!((record.whole_at(&a, None), oldest(&record).at), (None, Some(at(1))));
-        assert_eq!(record.unread(&a).iter().collect::<Vec<_>>(), [60..100]);
+        assert_eq!(record.unread(&a), RangeSet::from(60..100));
         record.took(&a, &read(60..100, vec![]), at(20), "h");
         assert_eq!((record.whole_at(&a, None), record.is_passing(&a)), (Some(at(10)), false));
         assert_eq!(oldest(&record), Oldest { file: b.path.clone(), at: Some(at(1)) });

@@ -26,7 +26,7 @@ use crate::blocking::Blocking;
 use crate::clock;
 use crate::core::causes::in_words;
 use crate::core::code::Code;
-use crate::core::hours::Timetable;
+use crate::core::hours::{Hours, Timetable};
 use crate::core::identity::Identity;
 use crate::core::job::{JobError, JobState};
 use crate::core::limit::{Limit, Rate};
@@ -72,7 +72,7 @@ impl ScrubPolicy {
         if self.hours.is_empty() {
             return Some(self.limit);
         }
-        self.hours.at(day, minute).map(|entry| entry.limit())
+        self.hours.at(day, minute).map(Hours::limit)
     }
 
     /// Whether what was last read at `at` is to be read again.
@@ -294,15 +294,15 @@ impl Jobs {
         if is_news && repair {
             let mut files: Vec<_> = findings.iter().map(|finding| finding.file.clone()).collect();
             files.dedup();
-            self.ask_for_repair(name, files);
+            ask_for_repair(name, &files);
         }
         true
     }
+}
 
-    /// Has files of a model repaired: the seam to the repair job.
-    fn ask_for_repair(&self, name: &ModelName, files: Vec<RepoPath>) {
-        info!(model = %name, files = units::count(files.len() as u64, "file"), "a repair is due: muster repair does it");
-    }
+/// Has files of a model repaired: the seam to the repair job.
+fn ask_for_repair(name: &ModelName, files: &[RepoPath]) {
+    info!(model = %name, files = units::count(files.len() as u64, "file"), "a repair is due: muster repair does it");
 }
 
 #[cfg(test)]

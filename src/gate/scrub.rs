@@ -29,7 +29,7 @@ use crate::core::receipt::Receipt;
 use crate::core::repo_path::RepoPath;
 use crate::core::scrubbed::{Fault, Finding, Oldest, Read, Scrubbed, Seen, Totals};
 use crate::core::status::{FindingStatus, ScrubStatus};
-use crate::core::subset::{Known, Subset, choose};
+use crate::core::subset::{Known, Portion, Subset, choose};
 use crate::volume::in_use::Attempt;
 use crate::volume::{ModelDir, VolumeError};
 
@@ -135,7 +135,7 @@ impl Outcome {
 
 /// Reins that keep to a rate which `pass` enforces: small reads, and no more threads than it takes.
 #[must_use]
-pub fn reins<'a>(rate: Option<Rate>, pass: &'a (dyn Fn(u64) -> bool + Sync)) -> Reins<'a> {
+pub fn reins(rate: Option<Rate>, pass: &(dyn Fn(u64) -> bool + Sync)) -> Reins<'_> {
     let loose = Reins { pass, ..Reins::loose() };
     match rate {
         None => loose,
@@ -189,7 +189,7 @@ impl Scrub<'_> {
         record.keep(manifest);
         let has_blocks = |entry: &FileEntry| Ask::whole(entry, &table).known.is_some();
         let portions = choose(manifest, self.subset, Known { record: &record, proved_at, has_blocks: &has_blocks });
-        let asked = portions.iter().map(|portion| portion.bytes()).sum();
+        let asked = portions.iter().map(Portion::bytes).sum();
         (self.on_start)(portions.len() as u64, asked);
         let mut asks = Vec::new();
         for portion in portions {
