@@ -66,7 +66,7 @@ fn rot(path: &Path, at: u64) {
     fs::File::options().write(true).open(path).unwrap().set_times(times).unwrap();
 }
 
-// class: rot
+// class: wrong-bytes
 #[test]
 fn a_flipped_byte_is_found_in_its_block_the_gate_is_closed_and_status_says_so() {
     let (_hub, world, directory) = pulled();
@@ -98,7 +98,7 @@ fn a_flipped_byte_is_found_in_its_block_the_gate_is_closed_and_status_says_so() 
     assert!(found(&scrub(&world, 0, &["m"])).is_empty());
 }
 
-// class: rot
+// class: wrong-bytes
 #[test]
 fn truncated_extended_and_missing_files_are_named_each_in_its_way() {
     let (_hub, world, directory) = pulled();

@@ -13,7 +13,7 @@ fn model(owner: &Owner) -> Value {
     report["models"][0].clone()
 }
 
-// class: rot
+// class: wrong-bytes
 #[test]
 fn the_owner_learns_what_a_scrub_beside_it_found_and_when_it_is_settled() {
     let (_hub, world, directory) = pulled();
@@ -34,7 +34,7 @@ fn the_owner_learns_what_a_scrub_beside_it_found_and_when_it_is_settled() {
     assert!(history.stdout.contains("damaged") && history.stdout.contains("block 0 is wrong"), "{history}");
 }
 
-// class: rot
+// class: wrong-bytes
 #[test]
 fn an_idle_owner_reads_everything_again_in_time_and_closes_the_gate_over_what_is_wrong() {
     let (_hub, world, directory) = pulled();
@@ -65,4 +65,22 @@ fn without_a_timetable_nothing_is_read_and_a_stop_does_not_wait_for_a_slow_readi
     owner.process.terminate();
     owner.process.wait(SOON).expect_code(0);
     assert!(fs::metadata(directory.join(".muster/receipt.json")).is_ok());
+}
+
+// class: wrong-bytes
+#[test]
+fn an_owner_that_may_repairs_what_it_found_and_fetches_no_more_than_its_block() {
+    let (hub, world, directory) = pulled();
+    let (file, _) = shard(1);
+    let path = directory.join(&file);
+    let right = fs::read(&path).unwrap();
+    rot(&path, crate::BLOCK_SIZE + 1);
+    hub.forget();
+    let every = world.env("MUSTER_SCRUB_EVERY", "1s").env("MUSTER_SCRUB_LIMIT", "none");
+    let owner = Owner::start(&every.env("MUSTER_SCRUB_REPAIR", "true"));
+    wait_until("it is repaired", SOON, || model(&owner)["repaired"]["files"][0]["file"] == file.as_str());
+    wait_until("the model is ready", SOON, || model(&owner)["state"] == "ready");
+    assert_eq!(fs::read(&path).unwrap(), right);
+    assert_eq!(hub.bytes_sent_for(&file), crate::BLOCK_SIZE);
+    world.args(["gate", "m"]).run().expect_code(0);
 }
