@@ -16,6 +16,7 @@ mod damage;
 mod sight;
 mod support;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -132,7 +133,6 @@ fn one_flipped_byte_costs_one_block_and_at_no_instant_a_wrong_file_gets_the_name
     assert_eq!(file["bytes_kept"], (mib * MIB - BLOCK));
     // The wrong file lies where it is said to, as it was.
     let aside = Path::new(file["set_aside"].as_str().unwrap()).metadata().unwrap();
-    use std::os::unix::fs::MetadataExt as _;
     assert_eq!((aside.ino(), aside.mtime_nsec()), (damaged.ino(), damaged.mtime_nsec()));
     site.assert_repaired();
 }

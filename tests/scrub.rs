@@ -162,7 +162,7 @@ fn damaged_block_digests_never_condemn_a_good_file() {
 #[test]
 fn parts_reach_everything_and_shares_go_on_where_the_last_ended() {
     let (_hub, world, _directory) = pulled();
-    let total: u64 = repo().files().map(|file| file.size()).sum();
+    let total: u64 = repo().files().map(FileSpec::size).sum();
     let parts: u64 =
         (1..=3).map(|n| scrub(&world, 0, &["m", "--subset", &format!("{n}/3")])["asked_bytes"].as_u64().unwrap()).sum();
     assert_eq!(parts, total);
@@ -196,7 +196,7 @@ fn all_models_of_the_volume_are_read_and_the_gravest_outcome_counts() {
     assert!(text.stderr.contains("muster repair m"), "{text}");
 }
 
-// class: readonly
+// class: permissions
 #[test]
 fn where_nothing_can_be_written_it_reads_all_the_same_and_says_so() {
     let (_hub, world, directory) = pulled();

@@ -524,7 +524,9 @@ mod tests {
         for _ in 0..CONNECTIONS {
             let work = fetch(plan.assign(None, CONNECTIONS));
             busy.push((work.range.start, work));
-            busy.iter_mut().for_each(|(at, work)| *at += plan.take(work.id, *at, MIB));
+            for (at, work) in &mut busy {
+                *at += plan.take(work.id, *at, MIB);
+            }
         }
         let (mut requests, mut left) = (CONNECTIONS, size);
         while busy.len() == CONNECTIONS {

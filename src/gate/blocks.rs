@@ -1,7 +1,7 @@
 //! Looking at published files block by block: which bytes are wrong, to 16 MiB.
 //!
 //! Owns the first look, several blocks at a time, and what a file comes to. Invariants: a block counts as
-//! wrong only when [`second_look`](super::second_look) agrees, so neither one bad read nor a bad page in
+//! wrong only when `second_look` agrees, so neither one bad read nor a bad page in
 //! the cache nor a damaged list of digests condemns a file; a file counts at all only when its identity
 //! was the same before the first read and after the last. It writes nothing.
 

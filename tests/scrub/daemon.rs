@@ -76,8 +76,9 @@ fn an_owner_that_may_repairs_what_it_found_and_fetches_no_more_than_its_block() 
     let right = fs::read(&path).unwrap();
     rot(&path, crate::BLOCK_SIZE + 1);
     hub.forget();
-    let every = world.env("MUSTER_SCRUB_EVERY", "1s").env("MUSTER_SCRUB_LIMIT", "none");
-    let owner = Owner::start(&every.env("MUSTER_SCRUB_REPAIR", "true"));
+    let world = world.env("MUSTER_SCRUB_EVERY", "1s").env("MUSTER_SCRUB_LIMIT", "none");
+    let world = world.env("MUSTER_SCRUB_REPAIR", "true");
+    let owner = Owner::start(&world);
     wait_until("it is repaired", SOON, || model(&owner)["repaired"]["files"][0]["file"] == file.as_str());
     wait_until("the model is ready", SOON, || model(&owner)["state"] == "ready");
     assert_eq!(fs::read(&path).unwrap(), right);
