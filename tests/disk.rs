@@ -380,7 +380,9 @@ fn each_damage_to_a_file_closes_the_gate_and_is_mended_by_the_next_pull() {
         }
         world.args(["pull", "org/model"]).run().expect_code(0);
         assert_complete(&directory, &repo());
-        assert_eq!(hub.total_body_bytes(), repo().get(SHARD).size(), "{case}: one file came again");
+        // What was only added goes again with the file; the rest of it was right.
+        let again = if case == "extended" { 0 } else { repo().get(SHARD).size() };
+        assert_eq!(hub.total_body_bytes(), again, "{case}: one file came again");
         world.args(["gate", "org/model"]).run().expect_code(0);
     }
 }
