@@ -2,9 +2,16 @@
 //!
 //! For code that blocks anyway; async code goes through [`crate::blocking`].
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+
+/// Threads that can compute at a time.
+#[must_use]
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
 
 /// Does `work` on every item, by at most so many threads, the caller's among them. Items are taken
 /// in their order; the answers come in it.

@@ -284,7 +284,9 @@ pub fn records<'a>(files: impl IntoIterator<Item = &'a Blocks>) -> Vec<u8> {
     files.into_iter().filter(|blocks| blocks.count() > 1).flat_map(Blocks::to_record).collect()
 }
 
-const fn blocks_in(size: u64) -> u64 {
+/// Number of blocks of a file of this size; an empty file has one.
+#[must_use]
+pub const fn blocks_in(size: u64) -> u64 {
     if size == 0 { 1 } else { size.div_ceil(BLOCK_SIZE) }
 }
 

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use thiserror::Error;
 
-use super::blocks::BLOCK_SIZE;
+use super::blocks::{BLOCK_SIZE, blocks_in};
 use super::manifest::{FileEntry, Manifest};
 use super::scrubbed::Scrubbed;
 use super::units::{self, UnitError};
@@ -130,11 +130,11 @@ pub struct Known<'a> {
 /// The blocks that belong to `subset`, in the order in which they are to be read.
 #[must_use]
 pub fn choose<'a>(manifest: &'a Manifest, subset: Subset, known: Known<'_>) -> Vec<Portion<'a>> {
-    let all = || manifest.files().iter().map(|entry| Portion { entry, blocks: 0..count(entry) });
+    let all = || manifest.files().iter().map(|entry| Portion { entry, blocks: 0..blocks_in(entry.size) });
     match subset {
         Subset::All => all().collect(),
         Subset::Part { n, of } => {
-            let total: u128 = manifest.files().iter().map(|entry| u128::from(count(entry))).sum();
+            let total: u128 = manifest.files().iter().map(|entry| u128::from(blocks_in(entry.size))).sum();
             let cut = |n: u64| total * u128::from(n) / u128::from(of);
             part(manifest, cut(n - 1)..cut(n), known)
         }
@@ -146,18 +146,12 @@ pub fn choose<'a>(manifest: &'a Manifest, subset: Subset, known: Known<'_>) -> V
     }
 }
 
-/// The number of blocks of a file.
-#[must_use]
-pub const fn count(entry: &FileEntry) -> u64 {
-    if entry.size == 0 { 1 } else { entry.size.div_ceil(BLOCK_SIZE) }
-}
-
 /// Those of all blocks, in the manifest's order, that have these numbers. A file that can only be read whole
 /// belongs to whoever has its first block.
 fn part<'a>(manifest: &'a Manifest, wanted: Range<u128>, known: Known<'_>) -> Vec<Portion<'a>> {
     let (mut portions, mut first) = (Vec::new(), 0u128);
     for entry in manifest.files() {
-        let blocks = count(entry);
+        let blocks = blocks_in(entry.size);
         let within = |at: u128| u64::try_from(at.saturating_sub(first)).unwrap_or(u64::MAX).min(blocks);
         let chosen = if (known.has_blocks)(entry) {
             within(wanted.start)..within(wanted.end)
@@ -183,7 +177,7 @@ fn share<'a>(manifest: &'a Manifest, bytes: u64, known: Known<'_>) -> Vec<Portio
     let (mut portions, mut left) = (Vec::new(), bytes);
     for entry in order {
         if !has_blocks(entry) || entry.size == 0 {
-            let portion = Portion { entry, blocks: 0..count(entry) };
+            let portion = Portion { entry, blocks: 0..blocks_in(entry.size) };
             left = left.saturating_sub(portion.bytes());
             portions.push(portion);
         } else {

@@ -6,7 +6,6 @@
 //! more, for the hash of the finished file decides. A digest list that is missing costs fetching, a
 //! wrong one does, too, and no more.
 
-use std::num::NonZero;
 use std::path::Path;
 
 use tracing::{info, warn};
@@ -14,7 +13,7 @@ use tracing::{info, warn};
 use super::bench::Bench;
 use super::error::WorkError;
 use super::repair::Thrift;
-use crate::core::blocks::{BlockTable, Blocks};
+use crate::core::blocks::{BlockTable, Blocks, blocks_in};
 use crate::core::causes::in_words;
 use crate::core::code::Code;
 use crate::core::digest::Digest;
@@ -24,7 +23,7 @@ use crate::core::range_set::RangeSet;
 use crate::core::repair::{RefusedCopy, RepairedFile};
 use crate::core::verify::FileHasher;
 use crate::fetch::Wanted;
-use crate::parallel::in_parallel;
+use crate::parallel::{cores, in_parallel};
 use crate::volume::aside::Aside;
 use crate::volume::partial::Partial;
 use crate::volume::salvage::Donor;
@@ -72,7 +71,7 @@ impl Sources<'_> {
         let mut work = Salvage { sources: self, entry: &entry, blocks: blocks.as_ref(), partial: adopted };
         let mut done = RepairedFile {
             file: entry.path.clone(),
-            blocks: blocks.as_ref().map_or_else(|| blocks_of(entry.size), Blocks::count),
+            blocks: blocks_in(entry.size),
             bad_blocks: None,
             bytes_kept: 0,
             bytes_copied: 0,
@@ -217,8 +216,7 @@ fn examine(donor: &Donor, blocks: &Blocks, wanted: &RangeSet, go_on: &(dyn Fn() 
         block.difference(wanted).len_bytes() < block.len_bytes()
     };
     let indices: Vec<u64> = (0..blocks.count()).filter(lacks).collect();
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let answers = in_parallel(cores, &indices, |index| go_on() && block_is_right(donor, blocks, *index));
+    let answers = in_parallel(cores(), &indices, |index| go_on() && block_is_right(donor, blocks, *index));
     let mut right = RangeSet::new();
     for (index, _) in indices.iter().zip(&answers).filter(|(_, is_right)| **is_right) {
         right.insert(blocks.range(*index));
@@ -277,11 +275,6 @@ fn feed(donor: &Donor, range: std::ops::Range<u64>, mut take: impl FnMut(&[u8]))
         }
     }
     Some(())
-}
-
-const fn blocks_of(size: u64) -> u64 {
-    let blocks = size.div_ceil(crate::core::blocks::BLOCK_SIZE);
-    if blocks == 0 { 1 } else { blocks }
 }
 
 fn shown(path: &Path) -> String {

@@ -5,7 +5,6 @@
 //! after a restart; whoever found something, `muster scrub` or this owner, it becomes an event once.
 
 use std::collections::HashMap;
-use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +39,7 @@ use crate::core::subset::Subset;
 use crate::fetch::Valve;
 use crate::gate::scrub::{Outcome, Scrub, reins};
 use crate::parallel::apart;
+use crate::parallel::cores;
 use crate::store::Phase;
 use crate::volume::{ModelDir, VolumeError};
 
@@ -182,7 +182,7 @@ async fn read(
 fn portion(bench: &Bench, model: &ModelDir, rate: Option<Rate>, pass: &(dyn Fn(u64) -> bool + Sync)) -> Outcome {
     let mut reins = reins(rate, pass);
     // What it takes of the processors is left to others.
-    reins.threads = reins.threads.min(std::thread::available_parallelism().map_or(1, NonZero::get).div_ceil(2));
+    reins.threads = reins.threads.min(cores().div_ceil(2));
     let close = |model: &ModelDir| match close_the_gate(bench, model) {
         Ok(()) => Ok(true),
         Err(error) => Err(in_words(&error)),

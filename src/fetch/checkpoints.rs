@@ -44,8 +44,8 @@ impl Checkpoints {
             };
             self.0.spawn_on(task, &runtime);
         }
-        let connections = shared.plan().connections_of(id).max(1) as u64;
-        if file.unclaimed() > UNCLAIMED_MAX * connections {
+        let unclaimed = file.unclaimed();
+        if unclaimed > UNCLAIMED_MAX && unclaimed > UNCLAIMED_MAX * shared.plan().connections_of(id) as u64 {
             claim(shared, file).await?;
         }
         Ok(())

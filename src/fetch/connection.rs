@@ -21,7 +21,7 @@ use super::small::{self, Came};
 use super::throttle::Paced;
 use crate::clock;
 use crate::core::pace::WINDOW;
-use crate::core::plan::{Assignment, FileId, Next};
+use crate::core::plan::{Assignment, Next};
 use crate::sources::ReadError;
 use crate::volume::VolumeError;
 
@@ -44,15 +44,16 @@ pub(super) enum AttemptError {
 /// Works until there is nothing left to fetch, a stop is asked for, or there are to be fewer
 /// connections than `index` + 1.
 pub(super) async fn work(shared: Arc<Shared>, index: usize) {
-    let (mut last, mut held) = (None, Held::default());
-    fetch(&shared, index, &mut last, &mut held).await;
+    let mut held = Held::default();
+    fetch(&shared, index, &mut held).await;
     held.checkpoints.settle().await;
 }
 
-async fn fetch(shared: &Arc<Shared>, index: usize, last: &mut Option<FileId>, held: &mut Held) {
+async fn fetch(shared: &Arc<Shared>, index: usize, held: &mut Held) {
+    let mut last = None;
     while index < shared.level() && !shared.stop.is_cancelled() {
         let wake = Arc::clone(&shared.wake).notified_owned();
-        let next = shared.plan().assign(*last, shared.level());
+        let next = shared.plan().assign(last, shared.level());
         match next {
             Next::Done => return,
             Next::Wait => select! {
@@ -60,7 +61,7 @@ async fn fetch(shared: &Arc<Shared>, index: usize, last: &mut Option<FileId>, he
                 () = shared.stop.cancelled() => return,
             },
             Next::Fetch(assignment) => {
-                *last = Some(assignment.file);
+                last = Some(assignment.file);
                 match attempt(shared, &assignment, index, held).await {
                     Some(result) => shared.settle(&assignment, result).await,
                     // It waits for its batch.

@@ -5,22 +5,20 @@
 //! the cache nor a damaged list of digests condemns a file; a file counts at all only when its identity
 //! was the same before the first read and after the last. It writes nothing.
 
-use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hash::cannot;
 use super::second_look::{confirm, confirm_whole};
-use crate::core::blocks::{BlockTable, Blocks};
+use crate::core::blocks::{BlockTable, Blocks, blocks_in};
 use crate::core::causes::in_words;
 use crate::core::digest::Digest;
 use crate::core::identity::{Identity, Observed};
 use crate::core::manifest::FileEntry;
 use crate::core::reason::Why;
-use crate::core::subset::count;
 use crate::core::verify::{FileHasher, Mismatch};
-use crate::parallel::in_parallel;
+use crate::parallel::{cores, in_parallel};
 use crate::volume::from_disk::{Asking, FromDisk, Room};
 use crate::volume::{ModelDir, VolumeError};
 
@@ -49,7 +47,7 @@ impl<'a> Ask<'a> {
             // What a receipt says of its SHA-256 is not what the manifest says.
             Digest::GitBlob(_) => None,
         };
-        Self { entry, known, blocks: 0..count(entry) }
+        Self { entry, known, blocks: 0..blocks_in(entry.size) }
     }
 }
 
@@ -77,12 +75,6 @@ impl Reins<'_> {
         let step = self.step.clamp(STEP_MIN, STEP) / STEP_MIN * STEP_MIN;
         Room::new(usize::try_from(step).unwrap_or(1 << 20))
     }
-}
-
-/// Threads that compute at a time.
-#[must_use]
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// A block that is not right, twice.

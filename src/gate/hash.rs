@@ -3,15 +3,13 @@
 //! Owns the reading. Invariant: a file counts as right only when its identity was the same
 //! before its first byte was read and after its last. Memory is one buffer for each thread.
 
-use std::num::NonZero;
-
 use crate::core::causes::in_words;
 use crate::core::identity::Identity;
 use crate::core::manifest::FileEntry;
 use crate::core::reason::Why;
 use crate::core::retry::FailureClass;
 use crate::core::verify::{FileHasher, Mismatch, Proof};
-use crate::parallel::in_parallel;
+use crate::parallel::{cores, in_parallel};
 use crate::volume::model_dir::PublishedFile;
 use crate::volume::{ModelDir, VolumeError};
 
@@ -64,12 +62,11 @@ pub(crate) fn hash_each<R: Send>(
     // Largest first, so that no thread starts on a huge file when the others are done.
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(entries[*at].size));
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let hash = |at: &usize| {
         let entry = entries[*at];
         (*at, go_on().then(|| each(entry, hash_file(dir, entry, pages, on_bytes))))
     };
-    let mut answers = in_parallel(cores, &order, hash);
+    let mut answers = in_parallel(cores(), &order, hash);
     answers.sort_by_key(|(at, _)| *at);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
