@@ -206,19 +206,26 @@ fn where_nothing_can_be_written_it_reads_all_the_same_and_says_so() {
     rot(&copy.join(shard(0).0), BLOCK_SIZE);
     let Some(mounted) = read_only(&copy) else { return };
     let before = listing(&copy);
-    let path = mounted.to_str().unwrap();
+    let path = mounted.0.to_str().unwrap();
     let model = scrub(&world, 11, &[path]);
     assert_eq!(found(&model), [(shard(0).0, Some(1))]);
     assert!(model["not_closed"].is_string() && model["not_recorded"].is_string(), "{model}");
     let text = world.args(["scrub", path]).run().expect_code(11);
     assert!(text.stderr.contains("could not be closed") && text.stderr.contains("not recorded"), "{text}");
     assert_eq!(listing(&copy), before);
-    drop(world);
-    unmount(&mounted);
+}
+
+/// A folder at a second place, which is there as long as this.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ended = std::process::Command::new("umount").arg(&self.0).status();
+    }
 }
 
 /// The folder once more, below itself's name and read-only; nothing where that cannot be done.
-fn read_only(folder: &Path) -> Option<PathBuf> {
+fn read_only(folder: &Path) -> Option<Mounted> {
     let at = folder.with_extension("ro");
     fs::create_dir(&at).unwrap();
     let mount = |args: &[&str]| {
@@ -228,16 +235,12 @@ fn read_only(folder: &Path) -> Option<PathBuf> {
         skip("nothing can be mounted here");
         return None;
     }
+    let mounted = Mounted(at.clone());
     if !mount(&["-o", "remount,bind,ro"]) {
-        unmount(&at);
         skip("nothing can be mounted read-only here");
         return None;
     }
-    Some(at)
-}
-
-fn unmount(at: &Path) {
-    assert!(std::process::Command::new("umount").arg(at).status().unwrap().success());
+    Some(mounted)
 }
 
 #[test]
