@@ -362,7 +362,8 @@ fn sixty_four_connections_and_twenty_thousand_files_stay_within_their_bounds() {
     let mut child = world.args(["pull", "org/many", "--connections", "64"]).spawn();
     let (pid, started, mut peak, mut files, mut open) = (child.id(), Instant::now(), 0, 0, 0);
     while child.is_running() && started.elapsed() < Duration::from_secs(600) {
-        peak = figure(pid, "VmHWM").max(peak);
+        // Less the program itself: a debug build's text and tables are larger than what it needs.
+        peak = figure(pid, "VmHWM").saturating_sub(figure(pid, "RssFile")).max(peak);
         files = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count).max(files);
         open = hub.open_connections(Origin::Cdn).max(open);
         if open >= OPEN {

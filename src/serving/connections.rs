@@ -2,8 +2,10 @@
 //!
 //! `axum::serve` bounds none of these and leaves its tasks behind; here each connection is a task
 //! of one set, and the set is empty when [`run`] returns. Who waits for a connection gets one soon:
-//! those that are open end after their answer, an idle one at once, as long as somebody waits.
+//! those that are open end after their answer, an idle one at once, as long as somebody waits; but
+//! whoever just came has time to ask first, and nobody is asked to end once nobody waits.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -15,8 +17,9 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -24,6 +27,8 @@ use tracing::{debug, info, warn};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// While somebody waits, so often one more of the open connections is asked to end, the oldest first.
 const CROWDED_PAUSE: Duration = Duration::from_millis(5);
+/// A connection that is younger is left alone: its first request may be on its way.
+const TIME_TO_ASK: Duration = Duration::from_secs(1);
 
 /// What a server allows itself and its callers.
 #[derive(Debug, Clone, Copy)]
@@ -50,21 +55,23 @@ pub trait Accepts: Sync {
 pub async fn run(door: impl Accepts, bounds: Bounds, stop: impl Future<Output = ()>) {
     let mut stop = pin!(stop);
     let slots = Arc::new(Semaphore::new(bounds.connections));
-    let (stopping, crowded) = (CancellationToken::new(), Arc::new(Notify::new()));
+    let stopping = CancellationToken::new();
     let mut connections = JoinSet::new();
+    let mut open = Open::default();
     let mut waiting = None;
     loop {
         tokio::select! {
+            biased;
             () = &mut stop => break,
             Some(_) = connections.join_next() => {}
             accepted = accept(&door), if waiting.is_none() => waiting = Some(accepted),
             Ok(slot) = Arc::clone(&slots).acquire_owned(), if waiting.is_some() => {
                 if let Some((stream, router)) = waiting.take() {
-                    let ends = Ends { stopping: stopping.clone(), crowded: Arc::clone(&crowded) };
+                    let ends = Ends { stopping: stopping.clone(), crowded: open.opened() };
                     connections.spawn(serve_one(stream, router, slot, bounds.header_timeout, ends));
                 }
             }
-            () = tokio::time::sleep(CROWDED_PAUSE), if waiting.is_some() => crowded.notify_one(),
+            () = tokio::time::sleep(CROWDED_PAUSE), if waiting.is_some() => open.end_the_oldest(),
         }
     }
     drop(waiting);
@@ -91,10 +98,33 @@ async fn accept<D: Accepts>(door: &D) -> (D::Stream, Router) {
     }
 }
 
+/// The connections that nobody asked to end yet, the oldest first.
+#[derive(Default)]
+struct Open(VecDeque<(Instant, oneshot::Sender<()>)>);
+
+impl Open {
+    /// One more; its receiver hears when it should end.
+    fn opened(&mut self) -> oneshot::Receiver<()> {
+        self.0.retain(|(_, end)| !end.is_closed());
+        let (end, asked) = oneshot::channel();
+        self.0.push_back((Instant::now(), end));
+        asked
+    }
+
+    /// Asks the oldest to end, if it had its time to ask.
+    fn end_the_oldest(&mut self) {
+        self.0.retain(|(_, end)| !end.is_closed());
+        if let Some((_, end)) = self.0.pop_front_if(|(since, _)| since.elapsed() >= TIME_TO_ASK) {
+            // It may have ended by itself just now.
+            let _ = end.send(());
+        }
+    }
+}
+
 /// What ends a connection before its caller does.
 struct Ends {
     stopping: CancellationToken,
-    crowded: Arc<Notify>,
+    crowded: oneshot::Receiver<()>,
 }
 
 async fn serve_one(
@@ -111,7 +141,7 @@ async fn serve_one(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = async { tokio::select! { () = ends.stopping.cancelled() => {}, () = ends.crowded.notified() => {} } } => {
+        () = async { tokio::select! { () = ends.stopping.cancelled() => {}, Ok(()) = ends.crowded => {} } } => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -120,4 +150,58 @@ async fn serve_one(
         debug!(%error, "a connection ended early");
     }
     drop(slot);
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use tokio::sync::{Mutex, mpsc};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A door that lets in what the test brings.
+    struct Brought(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+
+    impl Accepts for Brought {
+        type Stream = DuplexStream;
+
+        async fn accept(&self) -> io::Result<(DuplexStream, Router)> {
+            let stream = self.0.lock().await.recv().await.expect("the test holds the other end");
+            Ok((stream, Router::new().route("/", get(|| async { "here" }))))
+        }
+    }
+
+    async fn ask(caller: &mut DuplexStream) -> String {
+        caller.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(PATIENCE, caller.read_to_string(&mut answer)).await.unwrap().unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn who_waits_comes_in_when_a_silent_one_ends_and_who_came_is_answered_however_late_it_asks() {
+        let (bring, brought) = mpsc::unbounded_channel();
+        let enter = || {
+            let (caller, served) = tokio::io::duplex(4096);
+            bring.send(served).unwrap();
+            caller
+        };
+        let bounds = Bounds { connections: 1, header_timeout: PATIENCE, stop_within: PATIENCE };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(run(Brought(Mutex::new(brought)), bounds, async { drop(stopped.await) }));
+
+        let (mut silent, mut waiting) = (enter(), enter());
+        assert!(ask(&mut waiting).await.ends_with("here"));
+        assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "it made room");
+        // The crowd is over: its wish must not meet whoever comes next.
+        let mut late = enter();
+        tokio::time::sleep(TIME_TO_ASK + CROWDED_PAUSE * 4).await;
+        assert!(ask(&mut late).await.ends_with("here"));
+
+        stop.send(()).unwrap();
+        tokio::time::timeout(PATIENCE, server).await.unwrap().unwrap();
+    }
 }

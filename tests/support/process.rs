@@ -2,7 +2,7 @@
 //! folder, bounded waits, and no process left when a handle goes, not even a detached one.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -297,6 +297,16 @@ impl Child {
         self.stderr.so_far()
     }
 
+    /// What became of it and what it said last, past the capture of output: a drill's thread may fail
+    /// where another test's output is captured.
+    fn tell(&mut self) {
+        let (state, said) = (self.process.try_wait(), self.stderr_so_far());
+        let last: Vec<_> = said.lines().rev().take(20).collect();
+        let last = last.into_iter().rev().fold(String::new(), |text, line| text + "  " + line + "\n");
+        let text = format!("\nbeside a failure: {}: {state:?}, and it said last:\n{last}", self.line);
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
     /// Waits until stdout or stderr holds `text`.
     #[track_caller]
     pub fn wait_for_text(&mut self, text: &str, limit: Duration) {
@@ -339,6 +349,9 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
+        if thread::panicking() {
+            self.tell();
+        }
         self.kill();
         let _ = self.process.wait();
     }
