@@ -3,7 +3,6 @@
 //! Owns nothing that moves but the promises of room and the count of what the store has not flushed;
 //! it is made once and read by all workers.
 
-use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use crate::core::readback::Readback;
 use crate::core::receipt::FileRecord;
 use crate::fetch::{self, Pages};
 use crate::hub::HubClient;
+use crate::parallel::cores;
 use crate::store::{AuditEntry, Phase, Store, StoreError};
 use crate::volume::Volume;
 use crate::volume::adopt::TakeOver;
@@ -128,5 +128,5 @@ pub(super) fn tell_loss(done: Result<(), StoreError>, lost: &str) {
 
 /// Threads for blocking work: syncs wait, hashing computes.
 pub(super) fn blocking_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, NonZero::get) + 4
+    cores() + 4
 }

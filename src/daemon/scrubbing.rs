@@ -38,8 +38,7 @@ use crate::core::status::ScrubStatus;
 use crate::core::subset::Subset;
 use crate::fetch::Valve;
 use crate::gate::scrub::{Outcome, Scrub, reins};
-use crate::parallel::apart;
-use crate::parallel::cores;
+use crate::parallel::{apart, cores};
 use crate::store::Phase;
 use crate::volume::{ModelDir, VolumeError};
 

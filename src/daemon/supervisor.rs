@@ -8,13 +8,14 @@
 
 use std::future::Future;
 use std::io;
-use std::num::NonZero;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
+
+use crate::parallel::cores;
 
 /// The nice value of who waits for everybody.
 const LEAST: i32 = 19;
@@ -73,7 +74,7 @@ impl DataPlane {
     /// # Errors
     /// When the system gives no threads.
     pub fn start(low_impact: bool) -> io::Result<Self> {
-        let threads = std::thread::available_parallelism().map_or(2, NonZero::get).max(2);
+        let threads = cores().max(2);
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(threads).thread_name("muster-data").enable_all();
         if low_impact {

@@ -5,7 +5,6 @@
 //! while the old one is being finished or reset.
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +23,7 @@ use crate::blocking::Blocking;
 use crate::core::manifest::FileEntry;
 use crate::core::plan::{FileId, Plan, Way};
 use crate::core::range_set::RangeSet;
+use crate::parallel::cores;
 use crate::sources::HubSource;
 use crate::volume::partial::{Partial, Resumed};
 use crate::volume::publish::Verified;
@@ -187,11 +187,10 @@ impl Shared {
             };
             slots.insert(id, Slot { entry, place: tokio::sync::Mutex::new(place) });
         }
-        let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
         Self {
             context,
             slots,
-            hashing: Semaphore::new(cores),
+            hashing: Semaphore::new(cores()),
             wake: Arc::default(),
             events,
             stop,

@@ -19,9 +19,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+
+use crate::clock;
 
 /// After a failed accept: descriptors run out for a while, not for ever.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -67,11 +68,11 @@ pub async fn run(door: impl Accepts, bounds: Bounds, stop: impl Future<Output = 
             accepted = accept(&door), if waiting.is_none() => waiting = Some(accepted),
             Ok(slot) = Arc::clone(&slots).acquire_owned(), if waiting.is_some() => {
                 if let Some((stream, router)) = waiting.take() {
-                    let ends = Ends { stopping: stopping.clone(), crowded: open.opened() };
+                    let ends = Ends { stopping: stopping.clone(), crowded: open.opened(clock::since_boot()) };
                     connections.spawn(serve_one(stream, router, slot, bounds.header_timeout, ends));
                 }
             }
-            () = tokio::time::sleep(CROWDED_PAUSE), if waiting.is_some() => open.end_the_oldest(),
+            () = tokio::time::sleep(CROWDED_PAUSE), if waiting.is_some() => open.end_the_oldest(clock::since_boot()),
         }
     }
     drop(waiting);
@@ -98,23 +99,23 @@ async fn accept<D: Accepts>(door: &D) -> (D::Stream, Router) {
     }
 }
 
-/// The connections that nobody asked to end yet, the oldest first.
+/// The connections that nobody asked to end yet, the oldest first, and when each came.
 #[derive(Default)]
-struct Open(VecDeque<(Instant, oneshot::Sender<()>)>);
+struct Open(VecDeque<(Duration, oneshot::Sender<()>)>);
 
 impl Open {
     /// One more; its receiver hears when it should end.
-    fn opened(&mut self) -> oneshot::Receiver<()> {
+    fn opened(&mut self, now: Duration) -> oneshot::Receiver<()> {
         self.0.retain(|(_, end)| !end.is_closed());
         let (end, asked) = oneshot::channel();
-        self.0.push_back((Instant::now(), end));
+        self.0.push_back((now, end));
         asked
     }
 
     /// Asks the oldest to end, if it had its time to ask.
-    fn end_the_oldest(&mut self) {
+    fn end_the_oldest(&mut self, now: Duration) {
         self.0.retain(|(_, end)| !end.is_closed());
-        if let Some((_, end)) = self.0.pop_front_if(|(since, _)| since.elapsed() >= TIME_TO_ASK) {
+        if let Some((_, end)) = self.0.pop_front_if(|(came, _)| now.saturating_sub(*came) >= TIME_TO_ASK) {
             // It may have ended by itself just now.
             let _ = end.send(());
         }
@@ -162,15 +163,20 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A door that lets in what the test brings.
-    struct Brought(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+    /// A door that lets in what the test brings; each answer takes one of its permits.
+    struct Brought(Mutex<mpsc::UnboundedReceiver<DuplexStream>>, Arc<Semaphore>);
 
     impl Accepts for Brought {
         type Stream = DuplexStream;
 
         async fn accept(&self) -> io::Result<(DuplexStream, Router)> {
             let stream = self.0.lock().await.recv().await.expect("the test holds the other end");
-            Ok((stream, Router::new().route("/", get(|| async { "here" }))))
+            let answers = Arc::clone(&self.1);
+            let answer = async move || {
+                answers.acquire().await.unwrap().forget();
+                "here"
+            };
+            Ok((stream, Router::new().route("/", get(answer))))
         }
     }
 
@@ -181,24 +187,45 @@ mod tests {
         answer
     }
 
+    #[test]
+    fn the_oldest_that_had_its_time_to_ask_is_the_one_to_end() {
+        let (start, mut open) = (Duration::from_secs(100), Open::default());
+        let [ended, mut old, mut young] = [start, start, start + TIME_TO_ASK].map(|now| open.opened(now));
+        drop(ended);
+        open.end_the_oldest(start + TIME_TO_ASK / 2);
+        assert!(old.try_recv().is_err(), "its request may be on its way");
+        open.end_the_oldest(start + TIME_TO_ASK);
+        assert_eq!(old.try_recv(), Ok(()));
+        open.end_the_oldest(start + TIME_TO_ASK);
+        assert!(young.try_recv().is_err(), "its request may be on its way");
+    }
+
     #[tokio::test]
-    async fn who_waits_comes_in_when_a_silent_one_ends_and_who_came_is_answered_however_late_it_asks() {
+    async fn who_waits_comes_in_when_another_ends_and_is_answered_however_late_it_asks() {
         let (bring, brought) = mpsc::unbounded_channel();
         let enter = || {
             let (caller, served) = tokio::io::duplex(4096);
             bring.send(served).unwrap();
             caller
         };
+        let answers = Arc::new(Semaphore::new(1));
+        let door = Brought(Mutex::new(brought), Arc::clone(&answers));
         let bounds = Bounds { connections: 1, header_timeout: PATIENCE, stop_within: PATIENCE };
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(run(Brought(Mutex::new(brought)), bounds, async { drop(stopped.await) }));
+        let server = tokio::spawn(run(door, bounds, async { drop(stopped.await) }));
 
         let (mut silent, mut waiting) = (enter(), enter());
         assert!(ask(&mut waiting).await.ends_with("here"));
         assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "it made room");
-        // The crowd is over: its wish must not meet whoever comes next.
+
+        let mut busy = enter();
+        let answer = tokio::spawn(async move { ask(&mut busy).await });
         let mut late = enter();
+        // Long enough for the one that cannot end yet to be asked to again and again.
         tokio::time::sleep(TIME_TO_ASK + CROWDED_PAUSE * 4).await;
+        answers.add_permits(2);
+        assert!(answer.await.unwrap().ends_with("here"));
+        // The crowd is over: what it wished must not meet who came in after it.
         assert!(ask(&mut late).await.ends_with("here"));
 
         stop.send(()).unwrap();

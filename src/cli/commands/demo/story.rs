@@ -31,6 +31,7 @@ use crate::core::units;
 use crate::demo::make::{self, MakeError};
 use crate::demo::shape::DemoFile;
 use crate::mirror::{Mirror, MirrorAuth, Observer};
+use crate::parallel::cores;
 use crate::volume::Volume;
 
 const REPO: &str = "demo/kimi-shaped";
@@ -115,7 +116,7 @@ impl<'a> Story<'a> {
             place,
             program,
             seed: format!("{} shards of {} bytes", request.shards, request.shard_bytes),
-            threads: std::thread::available_parallelism().map_or(2, usize::from),
+            threads: cores(),
             stop,
             traffic: Traffic::default(),
             told: Told { schema: 1, repo: REPO, kept, ..Told::default() },
