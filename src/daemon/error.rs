@@ -16,6 +16,7 @@ use crate::core::retry::FailureClass;
 use crate::core::selection::Selection;
 use crate::core::shell::quoted;
 use crate::core::units;
+use crate::fetch::owned::WriteError;
 use crate::fetch::{FetchError, OwnershipLost};
 use crate::gate::sign::SignError;
 use crate::hub::HubError;
@@ -205,6 +206,15 @@ pub enum WorkError {
     /// Stopped on request.
     #[error("stopped")]
     Stopped,
+}
+
+impl From<WriteError> for WorkError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Volume(error) => error.into(),
+            WriteError::Ownership(lost) => lost.into(),
+        }
+    }
 }
 
 fn files_are(count: usize) -> String {

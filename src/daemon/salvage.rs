@@ -23,6 +23,7 @@ use crate::core::range_set::RangeSet;
 use crate::core::repair::{RefusedCopy, RepairedFile};
 use crate::core::verify::FileHasher;
 use crate::fetch::Wanted;
+use crate::fetch::owned::{WriteError, begin};
 use crate::parallel::{cores, in_parallel};
 use crate::volume::aside::Aside;
 use crate::volume::partial::Partial;
@@ -179,11 +180,13 @@ impl Salvage<'_> {
             return Ok(0);
         }
         let Sources { bench, model, go_on, .. } = self.sources;
-        (bench.may_write)()?;
+        let create = || Partial::create_anew(model, self.entry, bench.writer);
         let (partial, durable) = match &mut self.partial {
             Some(partial) => partial,
-            none => match Partial::create_anew(model, self.entry, bench.writer) {
-                Err(error) if self.sources.thrift == Thrift::Drop && error.code() == Code::NoSpace => {
+            none => match begin(&bench.may_write, create, Partial::discard) {
+                Err(WriteError::Volume(error))
+                    if self.sources.thrift == Thrift::Drop && error.code() == Code::NoSpace =>
+                {
                     info!(file = %self.entry.path, "no room to take over what is right of it: it is fetched whole");
                     return Ok(0);
                 }

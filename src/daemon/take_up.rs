@@ -15,6 +15,7 @@ use crate::core::manifest::{FileEntry, Manifest};
 use crate::core::plan::FileId;
 use crate::core::range_set::RangeSet;
 use crate::fetch::Wanted;
+use crate::fetch::owned::{WriteError, begin};
 use crate::volume::ModelDir;
 use crate::volume::adopt::{self, Leftover, TakeOver};
 use crate::volume::foreign::Beginning;
@@ -100,7 +101,12 @@ fn take_over(
     let how = (bench.take_over)(best.writer());
     let source = (how == TakeOver::Copy).then(|| best.clone());
     let go_on = || !stop.is_cancelled();
-    let Resumed { partial, durable } = Partial::take_over(model, entry, bench.writer, best, how, &go_on)?;
+    let take_over = || Partial::take_over(model, entry, bench.writer, best, how, &go_on);
+    let Resumed { partial, durable } = match source {
+        // What was made of it is a second one.
+        Some(_) => begin(&bench.may_write, take_over, |copied| copied.partial.discard())?,
+        None => take_over()?,
+    };
     if stop.is_cancelled() {
         // The copy may be a part only; what it was made from stays for the next start.
         return Err(WorkError::Stopped);
@@ -117,11 +123,11 @@ fn begin_with(
     beginning: &Beginning,
     stop: &CancellationToken,
 ) -> Result<Option<(Partial, RangeSet)>, WorkError> {
-    (bench.may_write)()?;
-    let begun = Partial::begin_with(model, entry, bench.writer, beginning, &|| !stop.is_cancelled());
+    let begin_with = || Partial::begin_with(model, entry, bench.writer, beginning, &|| !stop.is_cancelled());
+    let begun = begin(&bench.may_write, begin_with, |begun| begun.partial.discard());
     let Resumed { partial, durable } = match begun {
         // The client has finished it meanwhile, or begun anew.
-        Err(error) if error.is_missing() => return Ok(None),
+        Err(WriteError::Volume(error)) if error.is_missing() => return Ok(None),
         begun => begun?,
     };
     if stop.is_cancelled() {

@@ -39,8 +39,9 @@ impl Checkpoints {
             let task = async move {
                 let working = Arc::clone(&shared);
                 let made = shared.context.blocking.run(move || working.checkpoint(turn.file())).await;
+                let result = made.map(drop).map_err(Into::into);
                 // If the pool is gone, nobody needs to know.
-                let _ = shared.events.send(Event::Checkpointed { file: id, result: made.map(drop) }).await;
+                let _ = shared.events.send(Event::Checkpointed { file: id, result }).await;
             };
             self.0.spawn_on(task, &runtime);
         }
@@ -62,5 +63,6 @@ impl Checkpoints {
 /// Makes what came durable and claims it, behind the checkpoint that is being made, if one is.
 pub(super) async fn claim(shared: &Arc<Shared>, file: &Arc<FileFetch>) -> Result<(), AttemptError> {
     let (working, file) = (Arc::clone(shared), Arc::clone(file));
-    shared.context.blocking.run(move || working.checkpoint(&file)).await.map(drop)
+    shared.context.blocking.run(move || working.checkpoint(&file)).await?;
+    Ok(())
 }

@@ -13,9 +13,9 @@ use tokio::time::{Interval, interval};
 
 use super::ahead::Ahead;
 use super::checkpoints::{Checkpoints, claim};
-use super::error::OwnershipLost;
 use super::file::FileFetch;
 use super::intake::Intake;
+use super::owned::{OwnershipLost, WriteError};
 use super::shared::{Event, Shared};
 use super::small::{self, Came};
 use super::throttle::Paced;
@@ -33,12 +33,21 @@ pub(super) enum AttemptError {
     #[error("the disk failed")]
     Volume(#[from] VolumeError),
     #[error("{0}")]
-    Ownership(OwnershipLost),
+    Ownership(#[from] OwnershipLost),
     /// The assignment counts for nothing any more: the file starts again, or met its fate.
     #[error("void")]
     Void,
     #[error("stopped")]
     Stopped,
+}
+
+impl From<WriteError> for AttemptError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Volume(error) => Self::Volume(error),
+            WriteError::Ownership(lost) => Self::Ownership(lost),
+        }
+    }
 }
 
 /// Works until there is nothing left to fetch, a stop is asked for, or there are to be fewer

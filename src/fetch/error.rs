@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::owned::{OwnershipLost, WriteError};
 use crate::core::code::Code;
 use crate::core::repo_path::RepoPath;
 use crate::core::verify::Mismatch;
@@ -16,7 +17,7 @@ pub(crate) enum FinishError {
     Volume(#[from] VolumeError),
     /// Another process owns the volume.
     #[error("{0}")]
-    Ownership(OwnershipLost),
+    Ownership(#[from] OwnershipLost),
     /// The file could not be given its name.
     #[error("{0}")]
     Publish(#[from] PublishError),
@@ -28,10 +29,14 @@ pub(crate) enum FinishError {
     Stopped,
 }
 
-/// The caller no longer owns the volume.
-#[derive(Debug, Clone, Copy, Error)]
-#[error("another process owns the volume now")]
-pub struct OwnershipLost;
+impl From<WriteError> for FinishError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Volume(error) => Self::Volume(error),
+            WriteError::Ownership(lost) => Self::Ownership(lost),
+        }
+    }
+}
 
 /// A verified file could not be given its final name, or not be remembered.
 #[derive(Debug, Error)]

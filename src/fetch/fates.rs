@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::connection::{Attempt, AttemptError};
 use super::error::{FetchError, FinishError};
+use super::owned::WriteError;
 use super::pool::Pool;
 use super::shared::{Place, Reopened};
 use crate::clock;
@@ -132,12 +133,13 @@ impl Pool {
         }
     }
 
-    pub(super) async fn was_reset(&mut self, id: FileId, result: Result<Option<Box<Reopened>>, VolumeError>) {
+    pub(super) async fn was_reset(&mut self, id: FileId, result: Result<Option<Box<Reopened>>, WriteError>) {
         let Some(fate) = self.fates.get_mut(&id) else { return };
         let reset = fate.reset.take();
         let pause = retry::delay(fate.failures.in_a_row().max(1), None, fastrand::f64());
         let (place, durable) = match result {
-            Err(source) => {
+            Err(WriteError::Ownership(lost)) => return self.end(FetchError::Ownership(lost)),
+            Err(WriteError::Volume(source)) => {
                 let path = self.shared.entry(id).path.clone();
                 return self.end(FetchError::Volume { path, source });
             }

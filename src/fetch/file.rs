@@ -13,6 +13,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::error::FinishError;
+use super::judge::{Judged, judge};
+use super::owned::WriteError;
 use super::progress::Progress;
 use super::shared::Pages;
 use crate::blocking::Blocking;
@@ -20,10 +22,9 @@ use crate::clock;
 use crate::core::manifest::FileEntry;
 use crate::core::range_set::RangeSet;
 use crate::core::receipt::Proved;
-use crate::core::verify::{FileHasher, Mismatch, Proof};
+use crate::core::verify::FileHasher;
 use crate::volume::VolumeError;
 use crate::volume::partial::{Partial, Resumed};
-use crate::volume::publish::{Sealed, Verified};
 use crate::volume::slab::Slab;
 
 /// Unclaimed bytes that ask for a checkpoint once [`CHECKPOINT_AFTER`] has passed.
@@ -36,7 +37,7 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// Bytes written out of order that are noted together: what a killed process loses of them at most.
 const NOTE_EVERY: u64 = 2 << 20;
 /// Bytes read from disk in one step: hashed while the core has them in its own cache.
-const READ_STEP: usize = 256 << 10;
+pub(super) const READ_STEP: usize = 256 << 10;
 /// Bytes hashed from disk between two looks at whether to stop.
 const HASH_STEP: u64 = 16 << 20;
 
@@ -69,15 +70,6 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.0.has_turn.store(false, Ordering::Release);
     }
-}
-
-/// What a whole file turned out to be.
-#[derive(Debug)]
-pub(crate) enum Judged {
-    /// The right bytes, durable.
-    Right(Verified),
-    /// Other bytes, to be set aside.
-    Wrong { mismatch: Mismatch, sealed: Sealed },
 }
 
 #[derive(Debug)]
@@ -301,9 +293,15 @@ impl FileFetch {
     }
 
     /// Ends the file: last hashing, sync, proof. Blocks. With `readback` the bytes are read from
-    /// disk after the sync, and those decide. A stop that comes first leaves everything claimed.
-    pub(crate) fn finish(self, readback: bool, stop: &CancellationToken) -> Result<Judged, FinishError> {
-        if let Err(error) = self.prepare(readback, stop) {
+    /// disk after the sync, and those decide. A stop that comes first leaves everything claimed, by
+    /// `claim`, which asks whether this process may.
+    pub(crate) fn finish(
+        self,
+        readback: bool,
+        claim: impl FnOnce(&Self) -> Result<u64, WriteError>,
+        stop: &CancellationToken,
+    ) -> Result<Judged, FinishError> {
+        if let Err(error) = self.prepare(readback, claim, stop) {
             self.count_as_lost();
             return Err(error.into());
         }
@@ -321,10 +319,15 @@ impl FileFetch {
     }
 
     /// Hashes what is left, and claims everything before a long reading: a stop shall lose nothing.
-    fn prepare(&self, readback: bool, stop: &CancellationToken) -> Result<(), VolumeError> {
+    fn prepare(
+        &self,
+        readback: bool,
+        claim: impl FnOnce(&Self) -> Result<u64, WriteError>,
+        stop: &CancellationToken,
+    ) -> Result<(), WriteError> {
         self.hash_from_disk(stop)?;
         if readback || self.hash_lags() {
-            self.checkpoint()?;
+            claim(self)?;
         }
         Ok(())
     }
@@ -332,31 +335,6 @@ impl FileFetch {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What a sealed partial is: by what its bytes turned out to be as they came, where that is known and
-/// counts, else by those on disk. Blocks.
-pub(super) fn judge(
-    sealed: Sealed,
-    known: Option<(Result<Proof, Mismatch>, Proved)>,
-    pages: Pages,
-    progress: &Progress,
-    stop: &CancellationToken,
-) -> Result<Judged, FinishError> {
-    let size = sealed.entry().size;
-    let (judged, proved) = if let Some(known) = known {
-        known
-    } else {
-        let read = prove(&sealed, stop).inspect_err(|_| progress.lost(size, size))?;
-        (read.ok_or(FinishError::Stopped)?, Proved::Readback)
-    };
-    if pages == Pages::GivenBack {
-        sealed.drop_pages(&(0..size));
-    }
-    Ok(match judged {
-        Ok(proof) => Judged::Right(sealed.verified(proof, proved).inspect_err(|_| progress.lost(size, size))?),
-        Err(mismatch) => Judged::Wrong { mismatch, sealed },
-    })
 }
 
 fn feed(partial: &Partial, hasher: &mut FileHasher, end: u64, buffer: &mut [u8]) -> Result<(), VolumeError> {
@@ -376,28 +354,17 @@ fn cut(partial: &Partial, found: u64) -> VolumeError {
     VolumeError::Short { path, expected: partial.entry().size, found }
 }
 
-/// Hashes a sealed partial from disk, past the page cache where the system allows; nothing when
-/// a stop came first.
-fn prove(sealed: &Sealed, stop: &CancellationToken) -> Result<Option<Result<Proof, Mismatch>>, VolumeError> {
-    sealed.drop_pages(&(0..sealed.entry().size));
-    let mut hasher = FileHasher::new(sealed.entry());
-    let mut buffer = vec![0; READ_STEP];
-    while !stop.is_cancelled() {
-        let read = sealed.read_at(hasher.position(), &mut buffer)?;
-        if read == 0 {
-            return Ok(Some(hasher.finish()));
-        }
-        hasher.update(&buffer[..read]);
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::core::verify::tests::lfs_entry;
     use crate::volume::ModelDir;
     use crate::volume::writer::WriterId;
+
+    /// Of an owner.
+    pub(in super::super) fn claim(file: &FileFetch) -> Result<u64, WriteError> {
+        Ok(file.checkpoint()?)
+    }
 
     const OURS: WriterId = WriterId::new(1, 1);
 
@@ -420,7 +387,7 @@ mod tests {
         stop.cancel();
         file.hash_from_disk(&stop).unwrap();
         assert_eq!(file.hashed(), Some(3000), "the rest is still to be hashed");
-        assert!(matches!(file.finish(false, &stop), Err(FinishError::Stopped)));
+        assert!(matches!(file.finish(false, claim, &stop), Err(FinishError::Stopped)));
         let Resumed { durable, .. } = Partial::resume(&model, &lfs_entry("a.bin", &bytes), OURS).unwrap().unwrap();
         assert!(durable.is_whole(5000), "{durable:?}");
     }
@@ -477,7 +444,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let model = ModelDir::create(&place.path().join("model")).unwrap();
         let (file, _) = received(&model);
-        let judged = file.finish(false, &CancellationToken::new()).unwrap();
+        let judged = file.finish(false, claim, &CancellationToken::new()).unwrap();
         assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
     }
 }

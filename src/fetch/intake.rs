@@ -95,7 +95,8 @@ mod tests {
     use super::*;
     use crate::core::range_set::RangeSet;
     use crate::core::verify::tests::lfs_entry;
-    use crate::fetch::file::Judged;
+    use crate::fetch::file::tests::claim;
+    use crate::fetch::judge::Judged;
     use crate::volume::ModelDir;
     use crate::volume::partial::Partial;
     use crate::volume::writer::WriterId;
@@ -124,7 +125,7 @@ mod tests {
     }
 
     fn assert_right(file: Arc<FileFetch>) {
-        let judged = Arc::try_unwrap(file).unwrap().finish(false, &CancellationToken::new()).unwrap();
+        let judged = Arc::try_unwrap(file).unwrap().finish(false, claim, &CancellationToken::new()).unwrap();
         assert!(matches!(judged, Judged::Right(_)), "{judged:?}");
     }
 

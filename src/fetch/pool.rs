@@ -256,11 +256,13 @@ pub(super) fn unwound<T>(ended: Result<T, JoinError>) -> T {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
     use tokio::runtime::Handle;
 
     use super::super::connection::{Attempt, AttemptError};
-    use super::super::error::OwnershipLost;
+    use super::super::owned::{MayWrite, OwnershipLost, WriteError};
     use super::*;
     use crate::blocking::Blocking;
     use crate::core::endpoint::Endpoint;
@@ -279,7 +281,7 @@ mod tests {
     const OURS: WriterId = WriterId::new(1, 1);
 
     /// A job on a fresh volume whose Hub nobody reaches.
-    fn context(volume: &Volume, published: Arc<std::sync::Mutex<Vec<String>>>) -> Context {
+    pub(in super::super) fn context(volume: &Volume, published: Arc<std::sync::Mutex<Vec<String>>>) -> Context {
         let config = HubConfig::new(Endpoint::parse("http://127.0.0.1:1").unwrap());
         let repo = Repo { kind: RepoKind::Model, id: RepoId::parse("org/model").unwrap() };
         let hub = Arc::new(HubClient::new(config).unwrap());
@@ -341,7 +343,7 @@ mod tests {
     }
 
     /// A job of one file of 40 000 bytes, of which nothing is there.
-    fn alone(context: Context) -> (Arc<Shared>, mpsc::Receiver<Event>) {
+    pub(in super::super) fn alone(context: Context) -> (Arc<Shared>, mpsc::Receiver<Event>) {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let wanted = vec![Wanted { id: FileId(0), entry: lfs_entry("a.bin", &vec![7; 40_000]), adopted: None }];
         let (small, _) = Smalls::new();
@@ -353,16 +355,44 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let volume = Volume::create(place.path()).unwrap();
         let mut context = context(&volume, Arc::default());
-        context.may_write = Arc::new(|| Err(OwnershipLost));
+        let lost = Arc::new(AtomicBool::new(false));
+        context.may_write = may_unless(&lost);
         let model = Arc::clone(&context.model);
         let (shared, _inbox) = alone(context);
         let file = shared.create(FileId(0)).unwrap();
+        lost.store(true, Relaxed);
         file.write(0, &vec![7; 20_000]).unwrap();
-        assert!(matches!(shared.checkpoint(&file), Err(AttemptError::Ownership(_))));
+        assert!(matches!(shared.checkpoint(&file), Err(WriteError::Ownership(_))));
         assert_eq!(file.unclaimed(), 20_000);
         drop(file);
         let Resumed { durable, .. } = Partial::resume(&model, shared.entry(FileId(0)), OURS).unwrap().unwrap();
         assert!(durable.is_empty(), "{durable:?}");
+    }
+
+    fn may_unless(lost: &Arc<AtomicBool>) -> MayWrite {
+        let lost = Arc::clone(lost);
+        Arc::new(move || if lost.load(Relaxed) { Err(OwnershipLost) } else { Ok(()) })
+    }
+
+    #[tokio::test]
+    async fn an_owner_that_lost_the_volume_starts_no_file_over() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        let mut context = context(&volume, Arc::default());
+        let lost = Arc::new(AtomicBool::new(false));
+        context.may_write = may_unless(&lost);
+        let partials = context.model.path().join(".muster/partial");
+        let (shared, _inbox) = alone(context);
+        let file = shared.create(FileId(0)).unwrap();
+        file.write(0, &vec![7; 20_000]).unwrap();
+        // The new owner took it away, while this process stood still.
+        let fenced = std::fs::read_dir(&partials).unwrap().next().unwrap().unwrap().path();
+        std::fs::remove_file(&fenced).unwrap();
+        lost.store(true, Relaxed);
+        assert!(matches!(shared.reopen(file), Err(WriteError::Ownership(_))));
+        assert!(matches!(shared.resume(FileId(0)), Err(WriteError::Ownership(_))));
+        assert!(matches!(shared.create(FileId(0)), Err(WriteError::Ownership(_))));
+        assert_eq!(std::fs::read_dir(&partials).unwrap().count(), 0, "nothing came back");
     }
 
     #[tokio::test]

@@ -14,8 +14,9 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Attempt, AttemptError};
-use super::error::{FetchError, FinishError, OwnershipLost, PublishError};
+use super::error::{FetchError, FinishError, PublishError};
 use super::file::FileFetch;
+use super::owned::{MayWrite, WriteError, begin};
 use super::progress::Progress;
 use super::small::Smalls;
 use super::throttle::Throttle;
@@ -31,8 +32,6 @@ use crate::volume::quarantine::Quarantine;
 use crate::volume::writer::WriterId;
 use crate::volume::{ModelDir, VolumeError};
 
-/// Whether this process may still write.
-pub type MayWrite = Arc<dyn Fn() -> Result<(), OwnershipLost> + Send + Sync>;
 /// Gives verified files their final names and remembers them; answers for each, in their order. Blocks.
 pub type Publish = Arc<dyn Fn(Vec<Verified>) -> Vec<Result<(), PublishError>> + Send + Sync>;
 
@@ -60,7 +59,7 @@ pub struct Context {
     pub throttle: Throttle,
     /// What becomes of the pages of what is fetched.
     pub pages: Pages,
-    /// Asked before each claim.
+    /// Asked before each claim, and about each partial that is begun.
     pub may_write: MayWrite,
     /// Called with each verified file, or a batch of small ones.
     pub publish: Publish,
@@ -157,7 +156,7 @@ pub(super) enum Event {
     /// A whole file was judged, and published if it was right.
     Finished { file: FileId, result: Result<(), FinishError> },
     /// A file was made ready to start again.
-    Reset { file: FileId, result: Result<Option<Box<Reopened>>, VolumeError> },
+    Reset { file: FileId, result: Result<Option<Box<Reopened>>, WriteError> },
     /// A failed file may be tried again, if this is the last that was said about it.
     Retry { file: FileId, serial: u64 },
 }
@@ -226,25 +225,25 @@ impl Shared {
             Place::Empty => {}
         }
         let shared = Arc::clone(self);
-        let created = self.context.blocking.run(move || {
-            (shared.context.may_write)().map_err(AttemptError::Ownership)?;
-            Ok::<_, AttemptError>(shared.create(id)?)
-        });
+        let created = self.context.blocking.run(move || shared.create(id));
         let file = Arc::new(created.await?);
         *place = Place::Open(Arc::clone(&file));
         Ok(file)
     }
 
-    /// Begins a file. Blocks.
-    pub(super) fn create(&self, id: FileId) -> Result<FileFetch, VolumeError> {
-        let partial = Partial::create_anew(&self.context.model, self.entry(id), self.context.writer)?;
-        let file = FileFetch::new(partial, RangeSet::new(), Arc::clone(&self.context.progress));
-        Ok(file.with_pages(self.context.pages))
+    /// Begins a file, if this process may. Blocks.
+    pub(super) fn create(&self, id: FileId) -> Result<FileFetch, WriteError> {
+        let context = &self.context;
+        let make = || Partial::create_anew(&context.model, self.entry(id), context.writer);
+        let partial = begin(&context.may_write, make, Partial::discard)?;
+        let file = FileFetch::new(partial, RangeSet::new(), Arc::clone(&context.progress));
+        Ok(file.with_pages(context.pages))
     }
 
-    /// Takes a file up from what its claims prove, or begins it. Blocks.
-    pub(super) fn resume(&self, id: FileId) -> Result<Reopened, VolumeError> {
+    /// Takes a file up from what its claims prove, or begins it, if this process may. Blocks.
+    pub(super) fn resume(&self, id: FileId) -> Result<Reopened, WriteError> {
         let context = &self.context;
+        (context.may_write)()?;
         let Some(Resumed { partial, durable }) = Partial::resume(&context.model, self.entry(id), context.writer)?
         else {
             return Ok((self.create(id)?, RangeSet::new()));
@@ -252,6 +251,12 @@ impl Shared {
         context.progress.found(durable.len_bytes());
         let file = FileFetch::new(partial, durable.clone(), Arc::clone(&context.progress));
         Ok((file.with_pages(context.pages), durable))
+    }
+
+    /// Starts a file over with what its claims prove, if this process may. Blocks.
+    pub(super) fn reopen(&self, file: FileFetch) -> Result<Reopened, WriteError> {
+        (self.context.may_write)()?;
+        Ok(file.reopen()?)
     }
 
     /// Takes a file that nobody else holds out of its place, which is busy from then on.
@@ -273,8 +278,8 @@ impl Shared {
 
     /// Makes what came of a file durable and claims it, if this process may. Blocks. Returns how
     /// many bytes became durable.
-    pub(super) fn checkpoint(&self, file: &FileFetch) -> Result<u64, AttemptError> {
-        (self.context.may_write)().map_err(AttemptError::Ownership)?;
+    pub(super) fn checkpoint(&self, file: &FileFetch) -> Result<u64, WriteError> {
+        (self.context.may_write)()?;
         Ok(file.checkpoint()?)
     }
 }

@@ -14,12 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::{AttemptError, Stream};
 use super::error::FinishError;
-use super::file;
+use super::judge::judge;
+use super::owned::begin;
 use super::shared::{Event, Place, Shared};
 use crate::clock;
 use crate::core::plan::FileId;
 use crate::core::receipt::Proved;
 use crate::core::verify::{FileHasher, Proof};
+use crate::volume::VolumeError;
 use crate::volume::publish::Verified;
 use crate::volume::whole::{WholeFiles, Written};
 
@@ -166,11 +168,14 @@ async fn settle(shared: &Arc<Shared>, batch: Vec<Small>) -> Each<()> {
 
 /// Writes all files of a batch, if this process may: nothing is durable yet. Blocks.
 fn write(shared: &Shared, batch: Vec<Small>) -> Each<(Written, Proof)> {
+    let first = batch.first().map(|small| small.id);
+    let begun = begin(&shared.context.may_write, || Ok(write_all(shared, batch)), discard);
+    // It ends the job, so one file tells it.
+    begun.unwrap_or_else(|lost| first.map(|id| (id, Err(lost.into()))).into_iter().collect())
+}
+
+fn write_all(shared: &Shared, batch: Vec<Small>) -> Each<(Written, Proof)> {
     let context = &shared.context;
-    if let Err(error) = (context.may_write)() {
-        // It ends the job, so one file tells it.
-        return batch.first().map(|small| (small.id, Err(FinishError::Ownership(error)))).into_iter().collect();
-    }
     let mut files = None;
     let mut write = |id, bytes: &[u8]| {
         let files = match &mut files {
@@ -186,16 +191,56 @@ fn write(shared: &Shared, batch: Vec<Small>) -> Each<(Written, Proof)> {
     each.collect()
 }
 
+fn discard(written: Each<(Written, Proof)>) -> Result<(), VolumeError> {
+    written.into_iter().filter_map(|(_, written)| written.ok()).try_for_each(|(written, _)| written.discard())
+}
+
 /// Makes one file durable, and sees to its proof. Blocks.
 fn verify(shared: &Shared, id: FileId, written: Written, proof: Proof) -> Result<Verified, FinishError> {
     let context = &shared.context;
     let sealed = written.seal().inspect_err(|_| lost(shared, id))?;
     context.progress.became_durable(shared.entry(id).size);
     let known = (!context.readback).then_some((Ok(proof), Proved::Stream));
-    shared.right(id, file::judge(sealed, known, context.pages, &context.progress, &shared.stop)?)
+    shared.right(id, judge(sealed, known, context.pages, &context.progress, &shared.stop)?)
 }
 
 /// Nothing of the file is left.
 fn lost(shared: &Shared, id: FileId) {
     shared.context.progress.lost(shared.entry(id).size, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use super::super::owned::OwnershipLost;
+    use super::super::pool::tests::{alone, context};
+    use super::*;
+    use crate::volume::Volume;
+
+    #[tokio::test]
+    async fn a_batch_that_was_written_by_who_lost_the_volume_meanwhile_goes_again() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = Volume::create(place.path()).unwrap();
+        let mut context = context(&volume, Arc::default());
+        let partials = context.model.path().join(".muster/partial");
+        let count = move || std::fs::read_dir(&partials).unwrap().count();
+        let (asked, there) = (AtomicBool::new(false), count.clone());
+        context.may_write = Arc::new(move || {
+            if asked.swap(true, Relaxed) {
+                assert_eq!(there(), 1, "asked again after it was written");
+                return Err(OwnershipLost);
+            }
+            Ok(())
+        });
+        let (shared, _inbox) = alone(context);
+        let bytes = vec![7; 40_000];
+        let mut hasher = FileHasher::new(shared.entry(FileId(0)));
+        hasher.update(&bytes);
+        let proof = hasher.finish().unwrap();
+        let room = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let ended = write(&shared, vec![Small { id: FileId(0), bytes, proof, _room: room }]);
+        assert!(matches!(ended[..], [(FileId(0), Err(FinishError::Ownership(_)))]));
+        assert_eq!(count(), 0);
+    }
 }

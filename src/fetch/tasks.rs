@@ -11,7 +11,8 @@ use tracing::warn;
 
 use super::error::FinishError;
 use super::fates::Reset;
-use super::file::{FileFetch, Judged};
+use super::file::FileFetch;
+use super::judge::Judged;
 use super::pool::Pool;
 use super::shared::{Event, Place, Shared};
 use crate::core::causes::in_words;
@@ -78,9 +79,9 @@ impl Pool {
         let task = async move {
             let working = Arc::clone(&shared);
             let work = move || match (reset, file) {
-                (Reset::Reopen, Some(file)) => file.reopen().map(|reopened| Some(Box::new(reopened))),
+                (Reset::Reopen, Some(file)) => working.reopen(file).map(|reopened| Some(Box::new(reopened))),
                 (Reset::Reopen, None) => working.resume(id).map(|resumed| Some(Box::new(resumed))),
-                (Reset::Discard(_), file) => file.map_or(Ok(()), FileFetch::discard).map(|()| None),
+                (Reset::Discard(_), file) => Ok(file.map_or(Ok(()), FileFetch::discard).map(|()| None)?),
             };
             let result = shared.context.blocking.run(work).await;
             let _ = shared.events.send(Event::Reset { file: id, result }).await;
@@ -106,7 +107,8 @@ fn finish(shared: &Shared, id: FileId, file: Option<FileFetch>) -> Result<(), Fi
         Some(file) => file,
         None => shared.create(id)?,
     };
-    let verified = shared.right(id, file.finish(shared.context.readback, &shared.stop)?)?;
+    let claim = |file: &FileFetch| shared.checkpoint(file);
+    let verified = shared.right(id, file.finish(shared.context.readback, claim, &shared.stop)?)?;
     let published = (shared.context.publish)(vec![verified]).pop();
     Ok(published.unwrap_or(Ok(()))?)
 }

@@ -50,7 +50,8 @@ impl ClaimsFile {
         let file = Arc::new(place.dir.create_file(&name)?);
         let mut this = Self { file, named: false, durable: RangeSet::new(), len: 0 };
         this.append(place, &claims::header(&place.entry))?;
-        this.beside(place)
+        stay_beside(place)?;
+        Ok(this)
     }
 
     /// Makes the claims file of a partial, with these ranges in it. An earlier one stands until
@@ -76,18 +77,9 @@ impl ClaimsFile {
     /// # Errors
     /// Also when the partial is gone.
     pub(super) fn create_beside(place: &Place, durable: &RangeSet) -> Result<Self> {
-        Self::create(place, durable)?.beside(place)
-    }
-
-    /// Takes a new claims file away again when its partial is gone: its writer lost the volume while
-    /// it worked, and claims of nothing would stay behind.
-    fn beside(self, place: &Place) -> Result<Self> {
-        let Place { dir, name, .. } = place;
-        if dir.look(&name.partial())?.is_none() && dir.look(&name.fenced())?.is_none() {
-            dir.remove(&name.claims())?;
-            return Err(VolumeError::new(Step::Look, place.shown(), rustix::io::Errno::NOENT));
-        }
-        Ok(self)
+        let this = Self::create(place, durable)?;
+        stay_beside(place)?;
+        Ok(this)
     }
 
     /// Adds ranges that were synced before. They are claimed once the result was synced.
@@ -123,6 +115,20 @@ impl Unsynced {
             .map_err(|e| VolumeError::new(Step::Sync, place.dir.shown(&place.name.claims()), e))?;
         if self.named { Ok(()) } else { place.dir.sync() }
     }
+}
+
+/// Takes a new claims file away again when its partial is gone: its writer lost the volume while it
+/// worked, and claims of nothing would stay behind.
+///
+/// # Errors
+/// When the partial is gone.
+pub(super) fn stay_beside(place: &Place) -> Result<()> {
+    let Place { dir, name, .. } = place;
+    if dir.look(&name.partial())?.is_none() && dir.look(&name.fenced())?.is_none() {
+        dir.remove(&name.claims())?;
+        return Err(VolumeError::new(Step::Look, place.shown(), rustix::io::Errno::NOENT));
+    }
+    Ok(())
 }
 
 /// What the claims beside a partial say.

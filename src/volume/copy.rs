@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::io::Errno;
 
-use super::partial::read_at;
+use super::pages::read_at;
 
 /// Buffer of a copy that the kernel does not do by itself.
 const BUFFER: usize = 1 << 20;

@@ -14,7 +14,7 @@ use super::dir::stat_of;
 use super::error::{Result, Step, VolumeError};
 use super::fs_kind::FsKind;
 use super::model_dir::{ModelDir, PublishedFile};
-use super::partial::read_at;
+use super::pages::read_at;
 use crate::core::identity::Identity;
 use crate::core::repo_path::RepoPath;
 

@@ -28,6 +28,7 @@ pub mod key_file;
 pub mod layout;
 pub mod model_dir;
 pub mod owner;
+mod pages;
 pub mod partial;
 pub mod place;
 pub mod probe;

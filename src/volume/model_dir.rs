@@ -14,7 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::dir::{Dir, Walk, stat_of};
 use super::error::{Result, Step, VolumeError};
 use super::fs_kind::FsKind;
-use super::partial::{drop_pages, read_at};
+use super::pages::{drop_pages, read_at};
 use super::{identity, in_use, small_file};
 use crate::core::identity::{Identity, Observed};
 use crate::core::local_edits::{Expected, LocalEdits, LocalEditsError};

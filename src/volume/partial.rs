@@ -9,15 +9,13 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{Advice, FallocateFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::claims_file::{self, ClaimsFile};
@@ -27,6 +25,7 @@ use super::direct::{self, unless_refused};
 use super::error::{Result, Step, VolumeError};
 use super::identity;
 use super::model_dir::ModelDir;
+use super::pages::{drop_pages, read_at};
 use super::publish::Sealed;
 use super::slab::Slab;
 use super::sync;
@@ -127,7 +126,7 @@ impl Partial {
             Err(error) => Err(error),
             Ok(file) => {
                 let claimed = claims_file::read(&place.dir, &place.name, entry)?;
-                Self::existing(place, file, claimed).map(Some)
+                Self::named(place, file, claimed).map(Some)
             }
         }
     }
@@ -141,7 +140,17 @@ impl Partial {
             return Err(VolumeError::Replaced { path: self.place.shown() });
         }
         let claimed = claims_file::read(&self.place.dir, &self.place.name, &self.place.entry)?;
-        Self::existing(self.place, file, claimed)
+        Self::named(self.place, file, claimed)
+    }
+
+    /// As [`Self::existing`], of a file that has its name.
+    ///
+    /// # Errors
+    /// Also when a new owner took the name away meanwhile.
+    fn named(place: Place, file: File, durable: RangeSet) -> Result<Resumed> {
+        let resumed = Self::existing(place, file, durable)?;
+        claims_file::stay_beside(&resumed.partial.place)?;
+        Ok(resumed)
     }
 
     /// Takes a file that has bytes: cuts it back to `durable`, or marks it as scattered.
@@ -356,27 +365,6 @@ impl Partial {
             self.poisoned.store(true, Ordering::Release);
         }
         result
-    }
-}
-
-/// Reads at an offset until the buffer is full or the file ends.
-pub(super) fn read_at(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
-}
-
-/// Asks the system to forget the pages of a range; it may refuse, and nothing depends on it.
-pub(super) fn drop_pages(file: &impl AsFd, range: &Range<u64>) {
-    if let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
-        let _advice = rustix::fs::fadvise(file, range.start, Some(len), Advice::DontNeed);
     }
 }
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::dir::{Dir, stat_of};
 use super::error::{Result, Step, VolumeError};
-use super::partial::{drop_pages, read_at};
+use super::pages::{drop_pages, read_at};
 use super::{folding, identity, small_file, sync};
 use crate::clock;
 use crate::core::fold::Folding;

@@ -13,7 +13,8 @@ use super::aside::Aside;
 use super::dir::{size_of, stat_of};
 use super::error::{Result, Step, VolumeError};
 use super::model_dir::{ModelDir, PublishedFile};
-use super::partial::{Partial, drop_pages, read_at};
+use super::pages::{drop_pages, read_at};
+use super::partial::Partial;
 use super::small_file::Temp;
 use crate::core::range_set::RangeSet;
 

@@ -63,6 +63,11 @@ impl Written {
         }
         Ok(Sealed::new(place, file, identity))
     }
+
+    /// Removes it.
+    pub fn discard(self) -> Result<()> {
+        self.place.discard()
+    }
 }
 
 /// Removes the file when its step failed; the error to tell is the step's.
