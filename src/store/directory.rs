@@ -28,7 +28,7 @@ const CLAIM_ATTEMPTS: usize = 4;
 /// A database that could not be used, and where it is now.
 #[derive(Debug)]
 pub struct SetAside {
-    /// Its directory, as the engine left it. Nothing deletes it.
+    /// Its directory, as it was found. Nothing deletes it.
     pub path: PathBuf,
     /// Why it could not be used.
     pub why: Unusable,

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::copy::Copy;
 use super::error::{Fault, StoreError, Unusable};
 
 /// The default would be 1 GiB.
@@ -62,10 +63,21 @@ pub(super) enum Refusal {
 impl Engine {
     /// Opens the database in `dir`, lets `prepare` look at it and change it, and reads every
     /// record once, so that damage shows now and not in the middle of the work.
+    ///
+    /// All of it is tried with a copy first: one that is refused is left as it was found.
     pub(super) fn open<T>(
         dir: &Path,
-        prepare: impl FnOnce(&sled::Db) -> Result<T, Unusable>,
+        mut prepare: impl FnMut(&sled::Db) -> Result<T, Unusable>,
     ) -> Result<(Self, T), Refusal> {
+        if let Some(copy) = settled_copy(dir)?
+            && let Err(refusal @ Refusal::Contents(_)) = Self::open_at(&copy.state(), &mut prepare)
+        {
+            return Err(refusal);
+        }
+        Self::open_at(dir, prepare)
+    }
+
+    fn open_at<T>(dir: &Path, prepare: impl FnOnce(&sled::Db) -> Result<T, Unusable>) -> Result<(Self, T), Refusal> {
         let db = open_unlocked(dir)?;
         let opened = guarded(|| {
             let made = prepare(&db)?;
@@ -115,12 +127,19 @@ impl Drop for Engine {
     }
 }
 
+/// A copy that the engine may change, taken while nobody writes to the database; none where there is no database or
+/// it cannot be copied.
+fn settled_copy(dir: &Path) -> Result<Option<Copy>, Refusal> {
+    let lock = lock(dir)?;
+    drop_half_written(dir, lock.is_some()).map_err(|error| sort(error.into()))?;
+    Ok(lock.and_then(|_lock| Copy::beside(dir)))
+}
+
 fn open_unlocked(dir: &Path) -> Result<sled::Db, Refusal> {
     for _ in 0..LOCK_ATTEMPTS {
-        if !drop_half_written(dir).map_err(|error| sort(error.into()))? {
-            thread::sleep(LOCK_WAIT);
-            continue;
-        }
+        let lock = lock(dir)?;
+        drop_half_written(dir, lock.is_some()).map_err(|error| sort(error.into()))?;
+        drop(lock);
         let config = sled::Config::new().path(dir).cache_capacity(CACHE_BYTES).mode(sled::Mode::LowSpace);
         match guarded(|| config.flush_every_ms(None).open()) {
             Ok(Ok(db)) => return Ok(db),
@@ -132,22 +151,30 @@ fn open_unlocked(dir: &Path) -> Result<sled::Db, Refusal> {
     Err(Refusal::Locked)
 }
 
+/// The engine's own lock, which it takes itself when it opens: while it is held nobody writes to the database. None
+/// where there is no database.
+fn lock(dir: &Path) -> Result<Option<File>, Refusal> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match File::open(dir.join("db")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(db) if db.try_lock().is_err() => thread::sleep(LOCK_WAIT),
+            opened => return opened.map(Some).map_err(|error| sort(error.into())),
+        }
+    }
+    Err(Refusal::Locked)
+}
+
 /// Removes what the engine has written only in part when it was killed. It would take that for damage, though nothing
 /// depends on it yet: it reads a snapshot before that has its final name, and writes its configuration in two steps,
-/// before there is a database. False while somebody holds its lock, who may be writing just that.
-fn drop_half_written(dir: &Path) -> io::Result<bool> {
+/// before there is a database. The caller holds the engine's lock, if there is a database.
+fn drop_half_written(dir: &Path, has_database: bool) -> io::Result<()> {
     let gone = |path: &Path| match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
-    let _lock = match File::open(dir.join("db")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            gone(&dir.join("conf"))?;
-            None
-        }
-        Ok(db) if db.try_lock().is_err() => return Ok(false),
-        opened => Some(opened?),
-    };
+    if !has_database {
+        gone(&dir.join("conf"))?;
+    }
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let is_half = |name: &str| name.starts_with("snap.") && name.ends_with(".generating");
@@ -155,7 +182,7 @@ fn drop_half_written(dir: &Path) -> io::Result<bool> {
             gone(&entry.path())?;
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 /// sled tells a lock that is held by words only.

@@ -6,19 +6,15 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
+use super::copy::{COPIED_MAX, Copy, files, total};
 use super::directory::{ASIDE_MAX, LOCK, asides, trouble};
 use super::error::{StoreError, Unusable};
 use super::{Opened, Store};
-
-/// A larger database is not copied: it would take its time and its room.
-const COPIED_MAX: u64 = 512 << 20;
-/// Most files of a database.
-const FILES_MAX: usize = 100_000;
 
 /// How a database is.
 #[derive(Debug)]
@@ -89,10 +85,10 @@ pub fn examine(dir: &Path, scratch: &Path, program: &str, now: Timestamp) -> Res
     } else if bytes > COPIED_MAX {
         Health::TooLarge
     } else {
-        let copy = Copy::make(dir, &found, scratch)?;
+        let copy = Copy::make(dir, &found, scratch.join(format!("muster-doctor-{:016x}", fastrand::u64(..))))?;
         let unchanged = files(dir).is_ok_and(|again| again == found);
         if unchanged && !is_locked(&dir.join(LOCK)) {
-            let (health, undecodable) = copy.judge(program, now)?;
+            let (health, undecodable) = judge(&copy, program, now)?;
             examined.undecodable = undecodable;
             health
         } else {
@@ -100,46 +96,6 @@ pub fn examine(dir: &Path, scratch: &Path, program: &str, now: Timestamp) -> Res
         }
     };
     Ok(examined)
-}
-
-/// One file of a database, as it was when it was looked at.
-#[derive(Debug, PartialEq, Eq)]
-struct Found {
-    /// Below the state directory.
-    path: PathBuf,
-    size: u64,
-    mtime_ns: i128,
-}
-
-fn total(files: &[Found]) -> u64 {
-    files.iter().map(|file| file.size).sum()
-}
-
-/// Every regular file below, links not followed; sorted.
-fn files(dir: &Path) -> io::Result<Vec<Found>> {
-    let mut found = Vec::new();
-    let mut queue = vec![PathBuf::new()];
-    while let Some(at) = queue.pop() {
-        for entry in fs::read_dir(dir.join(&at))? {
-            let entry = entry?;
-            let path = at.join(entry.file_name());
-            let metadata = match entry.metadata() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                other => other?,
-            };
-            if metadata.is_dir() {
-                queue.push(path);
-            } else if metadata.is_file() {
-                let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-                found.push(Found { path, size: metadata.len(), mtime_ns });
-            }
-            if found.len() + queue.len() > FILES_MAX {
-                return Err(io::Error::other(format!("more than {FILES_MAX} files")));
-            }
-        }
-    }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(found)
 }
 
 /// Whether the kernel lists a lock on the file; one held in another container or on another host is
@@ -152,53 +108,22 @@ fn is_locked(lock: &Path) -> bool {
     locks.lines().any(|line| line.contains("FLOCK") && line.split_ascii_whitespace().any(|word| word.ends_with(&inode)))
 }
 
-/// A copy of a database. Dropped, it goes.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn make(dir: &Path, files: &[Found], scratch: &Path) -> Result<Self, StoreError> {
-        let place = scratch.join(format!("muster-doctor-{:016x}", fastrand::u64(..)));
-        let make_folder = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        make_folder(&place).map_err(|error| trouble("make", &place, error))?;
-        let copy = Self(place);
-        for file in files {
-            let (from, to) = (dir.join(&file.path), copy.state().join(&file.path));
-            make_folder(to.parent().unwrap_or(&to)).map_err(|error| trouble("make", &to, error))?;
-            match fs::copy(&from, &to) {
-                // The next look sees that too.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other.map(drop).map_err(|error| trouble("copy", &from, error))?,
-            }
-        }
-        Ok(copy)
-    }
-
-    fn state(&self) -> PathBuf {
-        self.0.join("state")
-    }
-
-    fn judge(&self, program: &str, now: Timestamp) -> Result<(Health, u64), StoreError> {
-        let Opened { store, fresh, notice } = Store::open(&self.state(), program, now)?;
-        let jobs = store.jobs().map(|jobs| jobs.len());
-        Ok(match (notice, jobs) {
-            (Some(aside), _) => (Health::Unusable(aside.why), 0),
-            (None, Err(StoreError::Failed { fault, .. })) => (Health::Unusable(Unusable::Unreadable(fault)), 0),
-            (None, Err(error)) => return Err(error),
-            (None, Ok(_)) if fresh => (Health::Empty, 0),
-            (None, Ok(_)) => (Health::Sound, store.undecodable()),
-        })
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        // In the folder for temporary files: whoever cleans that up takes what stays.
-        let _left = fs::remove_dir_all(&self.0);
-    }
+/// Opens the copy as the next owner would open the database.
+fn judge(copy: &Copy, program: &str, now: Timestamp) -> Result<(Health, u64), StoreError> {
+    let Opened { store, fresh, notice } = Store::open(&copy.state(), program, now)?;
+    let jobs = store.jobs().map(|jobs| jobs.len());
+    Ok(match (notice, jobs) {
+        (Some(aside), _) => (Health::Unusable(aside.why), 0),
+        (None, Err(StoreError::Failed { fault, .. })) => (Health::Unusable(Unusable::Unreadable(fault)), 0),
+        (None, Err(error)) => return Err(error),
+        (None, Ok(_)) if fresh => (Health::Empty, 0),
+        (None, Ok(_)) => (Health::Sound, store.undecodable()),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::copy::Found;
     use super::*;
 
     const PROGRAM: &str = "muster 0.1.0";

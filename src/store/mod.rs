@@ -10,6 +10,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "home of the state directory, which is no part of a model")]
 
+mod copy;
 mod directory;
 mod engine;
 mod error;
