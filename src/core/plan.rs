@@ -4,8 +4,9 @@
 //! one place, unassigned or in one assignment. Across files first, largest first; a file larger
 //! than its fair share is handed out in order and in steps, not far ahead of its hash and ever smaller; when
 //! nothing is left to hand out, the assignment that will take longest is split, so that all
-//! connections work until the last byte. One far slower than the others is taken away. A second connection joins a file only once its server has answered a
-//! range with that range. Each question costs the logarithm of the number of files.
+//! connections work until the last byte. One far slower than the others is taken away. A second
+//! connection joins a file only once its server has answered a range with that range. Each question
+//! costs the logarithm of the number of files.
 
 mod file;
 mod steps;

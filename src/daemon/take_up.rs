@@ -97,15 +97,16 @@ fn take_over(
     best: Leftover,
     stop: &CancellationToken,
 ) -> Result<(Partial, RangeSet), WorkError> {
-    (bench.may_write)()?;
     let how = (bench.take_over)(best.writer());
     let source = (how == TakeOver::Copy).then(|| best.clone());
     let go_on = || !stop.is_cancelled();
     let take_over = || Partial::take_over(model, entry, bench.writer, best, how, &go_on);
-    let Resumed { partial, durable } = match source {
+    let Resumed { partial, durable } = if source.is_some() {
         // What was made of it is a second one.
-        Some(_) => begin(&bench.may_write, take_over, |copied| copied.partial.discard())?,
-        None => take_over()?,
+        begin(&bench.may_write, take_over, |copied| copied.partial.discard())?
+    } else {
+        (bench.may_write)()?;
+        take_over()?
     };
     if stop.is_cancelled() {
         // The copy may be a part only; what it was made from stays for the next start.

@@ -17,6 +17,8 @@ use super::Hub;
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 const MAX_OUTPUT: usize = 16 << 20;
+/// How long the rest of a line may take. What is written without an end is taken as it is then.
+const REST_OF_A_LINE: Duration = Duration::from_secs(1);
 
 /// Where `muster` runs: volume, home, environment. Clones share the folders, which go with the last.
 #[derive(Clone)]
@@ -307,14 +309,22 @@ impl Child {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
-    /// Waits until stdout or stderr holds `text`.
+    /// Waits until stdout or stderr holds `text`, and for the rest of its line: a line may come in pieces.
     #[track_caller]
     pub fn wait_for_text(&mut self, text: &str, limit: Duration) {
         let start = Instant::now();
+        let mut found = None;
         loop {
             let running = self.is_running();
-            if self.stdout_so_far().contains(text) || self.stderr_so_far().contains(text) {
-                return;
+            let outputs = [self.stdout_so_far(), self.stderr_so_far()];
+            let mut rests = outputs.iter().filter_map(|said| said.find(text).map(|at| &said[at..]));
+            if let Some(rest) = rests.next() {
+                let since = found.get_or_insert_with(Instant::now);
+                if rest.contains('\n') || !running || since.elapsed() > REST_OF_A_LINE {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1));
+                continue;
             }
             if !running || start.elapsed() > limit {
                 let (out, err) = (self.stdout_so_far(), self.stderr_so_far());
