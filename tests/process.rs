@@ -31,14 +31,11 @@ fn in_shell(world: &Muster, line: &str, args: &[&str]) -> Invocation {
     world.program("sh", all.map(str::to_owned).collect::<Vec<_>>())
 }
 
-/// Starts a pull and waits until the hub, which lets half of the bytes go, has sent them.
-fn held_at_half(hub: &Hub, repo: &RepoSpec, start: impl FnOnce() -> Child) -> Child {
-    let sent = hub.total_body_bytes();
+/// Starts a pull and waits until it has what the hub lets go: half of the bytes.
+fn held_at_half(hub: &Hub, world: &Muster, repo: &RepoSpec, start: impl FnOnce() -> Child) -> Child {
     hub.hold_after(repo.total_bytes() / 2);
     let child = start();
-    hub.wait_for_bytes(sent + repo.total_bytes() / 2 - SLACK, SOON);
-    // What was sent is in the buffers of the sockets: it arrives without anything more.
-    std::thread::sleep(Duration::from_millis(300));
+    world.wait_for_received("org/model", repo.total_bytes() / 2 - SLACK, SOON);
     child
 }
 
@@ -69,7 +66,7 @@ fn the_end_of_the_terminal_ends_a_pull_like_a_signal_with_everything_received_cl
     let repo = shards(6, 4 * MIB);
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
-    let mut child = held_at_half(&hub, &repo, || pull(&world).spawn());
+    let mut child = held_at_half(&hub, &world, &repo, || pull(&world).spawn());
     child.signal(Signal::HUP);
     let out = child.wait(Duration::from_secs(20)).expect_code(129);
     assert!(out.stdout.is_empty(), "{out}");
@@ -81,7 +78,7 @@ fn a_pull_under_nohup_outlives_its_terminal() {
     let repo = shards(4, 2 * MIB);
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
-    let mut child = held_at_half(&hub, &repo, || world.program("nohup", [BINARY, "pull", "org/model"]).spawn());
+    let mut child = held_at_half(&hub, &world, &repo, || world.program("nohup", [BINARY, "pull", "org/model"]).spawn());
     child.signal(Signal::HUP);
     std::thread::sleep(Duration::from_millis(300));
     assert!(child.is_running());
@@ -117,7 +114,7 @@ fn a_second_interrupt_ends_a_pull_at_once_and_the_next_one_goes_on() {
     let repo = shards(6, 4 * MIB);
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
-    let mut child = held_at_half(&hub, &repo, || pull(&world).spawn());
+    let mut child = held_at_half(&hub, &world, &repo, || pull(&world).spawn());
     child.interrupt();
     child.interrupt();
     let asked = Instant::now();
@@ -408,7 +405,7 @@ fn clocks_that_jump_between_two_pulls_cost_nothing() {
         let world = Muster::on(&hub);
         let before = hub.total_body_bytes();
         let args = ["pull", "org/model"];
-        let mut child = held_at_half(&hub, &repo, || ahead(&world, first, &args).spawn());
+        let mut child = held_at_half(&hub, &world, &repo, || ahead(&world, first, &args).spawn());
         child.kill();
         drop(child);
         hub.cut(Origin::Cdn);
@@ -431,7 +428,7 @@ fn an_owner_with_other_clocks_is_alive_and_is_handed_the_job() {
     if !is_root() || ahead(&world, 1, &["--version"]).run().code != Some(0) {
         return skip("no time namespace without the right to make one");
     }
-    let first = held_at_half(&hub, &repo, || ahead(&world, 1_000_000, &["pull", "org/model"]).spawn());
+    let first = held_at_half(&hub, &world, &repo, || ahead(&world, 1_000_000, &["pull", "org/model"]).spawn());
     let status = world.args(["status", "--json"]).run().expect_code(0).json();
     assert_eq!(status["daemon"]["running"], true, "{status}");
     let second = pull(&world).spawn();
@@ -451,7 +448,7 @@ fn times_of_another_century_are_hashed_and_waited_for_by_nobody() {
     for (time, year) in [("2099-01-01T00:00:00Z", 2099), ("1975-01-01T00:00:00Z", 1975)] {
         let world = Muster::on(&hub);
         let before = hub.total_body_bytes();
-        let mut child = held_at_half(&hub, &repo, || pull(&world).spawn());
+        let mut child = held_at_half(&hub, &world, &repo, || pull(&world).spawn());
         child.kill();
         drop(child);
         hub.cut(Origin::Cdn);

@@ -51,8 +51,7 @@ fn a_dry_run_counts_what_is_there() {
     let world = Muster::on(&hub);
     hub.hold_after(repo.total_bytes() / 2);
     let mut child = world.args(["pull", "org/model"]).spawn();
-    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
-    std::thread::sleep(Duration::from_millis(300));
+    world.wait_for_received("org/model", repo.total_bytes() / 2 - SLACK, SOON);
     child.interrupt();
     child.wait(SOON).expect_code(130);
     hub.cut(Origin::Cdn);
@@ -201,9 +200,7 @@ fn what_a_stopped_pull_received_counts_even_after_another_boot() {
     let world = Muster::on(&hub);
     hub.hold_after(repo.total_bytes() / 2);
     let mut child = world.args(["pull", "org/model"]).spawn();
-    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
-    // What was sent is in the buffers of the sockets: it arrives without anything more.
-    std::thread::sleep(Duration::from_millis(300));
+    world.wait_for_received("org/model", repo.total_bytes() / 2 - SLACK, SOON);
     child.interrupt();
     child.wait(SOON).expect_code(130);
     hub.cut(Origin::Cdn);

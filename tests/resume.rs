@@ -147,9 +147,7 @@ fn a_signal_stops_a_pull_with_everything_received_claimed() {
         let world = Muster::on(&hub);
         hub.hold_after(repo.total_bytes() / 2);
         let mut child = pull(&world).spawn();
-        hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
-        // What was sent is in the buffers of the sockets: it arrives without anything more.
-        std::thread::sleep(Duration::from_millis(300));
+        world.wait_for_received("org/model", repo.total_bytes() / 2 - SLACK, SOON);
         if signal == "interrupt" {
             child.interrupt();
         } else {
@@ -389,7 +387,7 @@ fn an_origin_in_trouble_ends_the_pull_after_its_patience_and_the_next_one_goes_o
     let world = Muster::on(&hub);
     hub.hold_after(repo.total_bytes() / 2);
     let child = world.args(["pull", "org/model", "--retry-for", "2s"]).env("MUSTER_IDLE_TIMEOUT", "5s").spawn();
-    hub.wait_for_bytes(repo.total_bytes() / 2 - SLACK, SOON);
+    world.wait_for_received("org/model", repo.total_bytes() / 2 - SLACK, SOON);
     hub.unreachable(Origin::Cdn);
     hub.release();
     let out = child.wait(SOON);

@@ -61,10 +61,6 @@ impl Site {
         self.path(".muster/model.sig")
     }
 
-    pub(crate) fn shards(&self) -> Vec<PathBuf> {
-        repo().files().filter(|file| file.path.ends_with(".safetensors")).map(|f| self.path(&f.path)).collect()
-    }
-
     pub(crate) fn sign(&self) -> Output {
         self.world.args(["sign", "org/model", "--key", "k"]).run()
     }

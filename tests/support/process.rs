@@ -91,6 +91,23 @@ impl Muster {
         self.home.0.path()
     }
 
+    /// Bytes of this model that were written by whoever pulls it, as its status says. What a hub has sent may still be
+    /// in the buffers of sockets.
+    pub fn received(&self, model: &str) -> u64 {
+        let status = std::fs::read(self.volume.join(".muster/status.json")).unwrap_or_default();
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
+        let mut models = status["models"].as_array().into_iter().flatten();
+        models
+            .find_map(|entry| (entry["id"] == model).then(|| entry["bytes"]["received"].as_u64())?)
+            .unwrap_or_default()
+    }
+
+    /// Waits until so many of them are.
+    #[track_caller]
+    pub fn wait_for_received(&self, model: &str, bytes: u64, limit: Duration) {
+        super::wait_until(&format!("{bytes} bytes of {model}"), limit, || self.received(model) >= bytes);
+    }
+
     /// Every running process that was started in this world, however deep and detached.
     pub fn processes(&self) -> Vec<u32> {
         self.home.processes().into_iter().map(|(pid, _)| pid).collect()

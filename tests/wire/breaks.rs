@@ -162,7 +162,7 @@ fn a_server_that_comes_back_is_found_again_without_a_byte_lost() {
     let scene = Scene::of(repo(&[("a.bin", 2 * MIB), ("b.bin", 200_000)]));
     scene.hub.hold_after(MIB);
     let child = scene.pull().spawn();
-    scene.hub.wait_for_bytes(MIB / 2, SOON);
+    scene.world.wait_for_received("org/model", MIB - 128 * KIB, SOON);
     scene.hub.unreachable(Origin::Cdn);
     scene.hub.release();
     // Long enough to be refused at least once.

@@ -128,7 +128,7 @@ fn a_url_that_ends_in_the_middle_of_a_file_is_renewed_once_for_all_connections()
     scene.hub.pace(8 * MIB);
     scene.hub.hold_after(24 * MIB);
     let child = scene.world.args(["pull", "org/model", "--connections", "8"]).spawn();
-    scene.hub.wait_for_bytes(20 * MIB, SOON);
+    scene.world.wait_for_received("org/model", 20 * MIB, SOON);
     scene.hub.expire_signed_urls();
     scene.hub.cut(Origin::Cdn);
     scene.hub.release();

@@ -19,7 +19,7 @@ fn assert_stops_soon(scene: &Scene, ready: impl Fn() -> bool) {
 fn a_stop_ends_soon_while_a_body_stalls_and_keeps_what_came() {
     let scene = Scene::of(repo(&[("a.bin", MIB)]));
     scene.hub.on(Match::cdn("a.bin").get()).then(Behaviour::StallAfter(600_000));
-    assert_stops_soon(&scene, || scene.hub.bytes_sent_for("a.bin") >= 600_000);
+    assert_stops_soon(&scene, || scene.world.received("org/model") >= 600_000);
     scene.arrives_without_a_wrong_byte();
     assert_goes_on(&scene, "a.bin");
 }
