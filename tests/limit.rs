@@ -47,9 +47,10 @@ fn a_pull_ends_no_sooner_than_its_limit_allows_and_says_why_it_is_slow() {
     let hub = Hub::start(repo.clone());
     let world = Muster::on(&hub);
     let began = Instant::now();
-    let out = world.args(["pull", &repo.id, "--limit", "1MB"]).run().expect_code(0);
+    let mut pull = world.args(["pull", &repo.id, "--limit", "1MB"]).spawn();
+    pull.wait_for_text("limited to 1.0 MB/s", LONG);
+    pull.wait(LONG).expect_code(0);
     assert_not_sooner(began.elapsed(), 3 * MIB, 1e6);
-    assert!(out.stderr.contains("limited to 1.0 MB/s"), "{out}");
     assert_complete(&world.model(&repo.id), &repo);
     let requests = hub.requests().len();
     assert!(requests <= 3 + 2 * 6 + 4, "nothing was asked for twice: {requests}");
@@ -64,12 +65,21 @@ fn the_environment_and_the_configuration_limit_a_pull_too() {
     world.args(["pull", &repo.id, "--to", "one"]).env("MUSTER_LIMIT", "2MB").run().expect_code(0);
     assert_not_sooner(began.elapsed(), 2 * MIB, 2e6);
     let config = world.home().join("muster.toml");
-    std::fs::write(&config, "[[limits.hours]]\nfrom = \"00:00\"\nto = \"24:00\"\nrate = \"2MB\"\n").unwrap();
+    let all_day = |rate| {
+        let hours = format!("[[limits.hours]]\nfrom = \"00:00\"\nto = \"24:00\"\nrate = \"{rate}\"\n");
+        std::fs::write(&config, hours).unwrap();
+    };
+    let pull = |to| world.args(["pull", &repo.id, "--to", to, "--limit", "none", "--config"]).arg(&config);
+    all_day("2MB");
     let began = Instant::now();
-    let pull = ["pull", &repo.id, "--to", "two", "--limit", "none", "--config"];
-    let out = world.args(pull).arg(&config).run().expect_code(0);
+    pull("two").run().expect_code(0);
     assert_not_sooner(began.elapsed(), 2 * MIB, 2e6);
-    assert!(out.stderr.contains("with all others"), "{out}");
+    // Slow enough to be seen at it.
+    all_day("64kB");
+    let mut slow = pull("three").spawn();
+    slow.wait_for_text("with all others", LONG);
+    slow.interrupt();
+    slow.wait(LONG).expect_code(130);
 }
 
 #[test]
@@ -199,7 +209,7 @@ fn a_pull_of_low_impact_leaves_nothing_in_the_page_cache() {
     if quiet > 0 && on_memory(world.volume()) {
         return skip("the volume is in memory, which has no other place for its pages");
     }
-    assert!(usual >= 3 * 768, "{usual} pages without it");
+    assert!(usual >= 3 * 768 * 9 / 10, "{usual} pages without it");
     assert_eq!(quiet, 0, "pages left");
     world.args(["verify", "quiet", "--low-impact"]).run().expect_code(0);
     assert_eq!(pages(&world, &repo, "quiet"), Some(0), "after hashing it again");
@@ -215,7 +225,9 @@ fn what_is_to_stay_cached_is_in_memory_after_the_pull() {
     let (Some(warm), Some(too)) = (pages(&world, &repo, "warm"), pages(&world, &repo, "too")) else {
         return skip("fincore (util-linux) is not there");
     };
-    assert!(warm >= 4096 && too >= 4096, "{warm} and {too} of 4096 pages of shards");
+    // The kernel may take some back when it wants memory; without the flag it has none of them.
+    let most = 4096 * 9 / 10;
+    assert!(warm >= most && too >= most, "{warm} and {too} of 4096 pages of shards");
     let out = world.args(["pull", &repo.id, "--keep-cached", "--low-impact"]).run().expect_code(2);
     assert!(out.stderr.contains("--keep-cached") && out.stderr.contains("--low-impact"), "{out}");
 }
