@@ -340,5 +340,6 @@ fn a_quota_that_is_used_up_is_named_and_the_next_pull_goes_on() {
     assert_complete(&small.world.model(MODEL), &repo);
     let sent = hub.total_body_bytes();
     println!("{sent} of {} bytes", repo.total_bytes());
-    assert!(sent <= repo.total_bytes() + 2 * MIB, "{sent} of {} bytes", repo.total_bytes());
+    // What of the file at work had not been synced is lost with the write that was refused.
+    assert!(sent <= repo.total_bytes() + 8 * MIB, "{sent} of {} bytes", repo.total_bytes());
 }
