@@ -130,16 +130,12 @@ impl Drop for Engine {
 /// A copy that the engine may change, taken while nobody writes to the database; none where there is no database or
 /// it cannot be copied.
 fn settled_copy(dir: &Path) -> Result<Option<Copy>, Refusal> {
-    let lock = lock(dir)?;
-    drop_half_written(dir, lock.is_some()).map_err(|error| sort(error.into()))?;
-    Ok(lock.and_then(|_lock| Copy::beside(dir)))
+    Ok(settled(dir)?.and_then(|_lock| Copy::beside(dir)))
 }
 
 fn open_unlocked(dir: &Path) -> Result<sled::Db, Refusal> {
     for _ in 0..LOCK_ATTEMPTS {
-        let lock = lock(dir)?;
-        drop_half_written(dir, lock.is_some()).map_err(|error| sort(error.into()))?;
-        drop(lock);
+        drop(settled(dir)?);
         let config = sled::Config::new().path(dir).cache_capacity(CACHE_BYTES).mode(sled::Mode::LowSpace);
         match guarded(|| config.flush_every_ms(None).open()) {
             Ok(Ok(db)) => return Ok(db),
@@ -149,6 +145,13 @@ fn open_unlocked(dir: &Path) -> Result<sled::Db, Refusal> {
         }
     }
     Err(Refusal::Locked)
+}
+
+/// The database's lock, once nothing in the directory is written in part only. None where there is no database.
+fn settled(dir: &Path) -> Result<Option<File>, Refusal> {
+    let lock = lock(dir)?;
+    drop_half_written(dir, lock.is_some()).map_err(|error| sort(error.into()))?;
+    Ok(lock)
 }
 
 /// The engine's own lock, which it takes itself when it opens: while it is held nobody writes to the database. None
