@@ -3,7 +3,7 @@
 //! Invariant: a reader sees the old bytes or the new bytes, never none and never half, because
 //! a name only ever moves onto a whole file. Mode 0644 whatever the umask. The one exception are
 //! the signs of life, which must go on moving where there is no room for a second file: they are
-//! written over, and say so.
+//! written over, see [`overwrite`].
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -58,8 +58,7 @@ pub fn replace(dir: &Dir, name: &str, bytes: &[u8]) -> Result<()> {
 }
 
 /// As [`replace`], and where no second file fits on the disk it writes over the first, which is kept long
-/// enough for that: `json` is followed by spaces. A reader that comes at that very instant may see a
-/// mixture, which is no JSON to it.
+/// enough for that: `json` is followed by spaces. The mixture that a reader may see then is no JSON to it.
 pub fn replace_even_if_full(dir: &Dir, name: &str, mut json: Vec<u8>) -> Result<()> {
     json.resize((json.len() + SPARE).next_multiple_of(BLOCK), b' ');
     match replace(dir, name, &json) {
@@ -73,7 +72,8 @@ pub fn replace_even_if_full(dir: &Dir, name: &str, mut json: Vec<u8>) -> Result<
 
 /// Writes `json` over a file, in one write and without taking room, and spaces over what is left of it.
 /// `false`, and nothing happens, when the file is not there or too short. Its length and its name are
-/// as durable as they were, so a power cut leaves the old bytes or the new ones.
+/// as durable as they were, so a power cut leaves the old bytes or the new ones. A reader that comes at that very
+/// instant may see the beginning of the one and the end of the other.
 pub fn overwrite(dir: &Dir, name: &str, json: &[u8]) -> Result<bool> {
     let file = match dir.open_for_writing(name) {
         Err(error) if error.is_missing() => return Ok(false),

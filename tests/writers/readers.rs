@@ -60,10 +60,13 @@ pub fn readers() {
             let commit = hub.push("org/model", "main", edit);
             owner.api.submit(&hub, "org/model", "org/model", None);
             ready(&commit);
-            assert!(!reader.is_finished(), "the reader saw what it must not");
+            if reader.is_finished() {
+                break;
+            }
         }
         drop(over);
-        reader.join().unwrap()
+        // What it saw that it must not is what this drill ends with.
+        reader.join().unwrap_or_else(|saw| std::panic::resume_unwind(saw))
     });
     assert!(seen > 10 * UPDATES, "{seen} looks are no test");
     assert_complete(&world.model("org/model"), &hub.repo("org/model"));

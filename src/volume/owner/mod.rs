@@ -39,8 +39,6 @@ pub use standing::Standing;
 const RECORDS_KEPT: usize = 32;
 /// A heartbeat that is further ahead than this comes from another clock.
 const CLOCKS_AGREE_S: i64 = -5;
-/// Most bytes by which a record grows in its life.
-const RECORD_GROWS: usize = 64;
 /// How often a race for an epoch is run again. Each lost one means that somebody else won.
 const ATTEMPTS: usize = 8;
 
@@ -274,17 +272,22 @@ impl Ownership {
             state.superseded_by = Some(self.epoch());
             return Err(Lost::Superseded { by: self.epoch() });
         }
-        let mut record = state.record.clone();
-        (record.counter, record.beat_at, record.ended) = (record.counter.saturating_add(1), now.wall, ended);
-        // Over the old one: that needs no room on a full disk, and after a power cut a record is there,
-        // where a new file that was never synced may be empty.
-        let (name, json) = (record::name(self.epoch()), record.to_json());
-        let written = small_file::overwrite(&self.owners, &name, &json).and_then(|written| {
-            if written { Ok(()) } else { small_file::replace(&self.owners, &name, &with_room(json)) }
-        });
-        written.map_err(|_| Lost::Unreadable)?;
+        let record = state.record.moved(now.wall, ended);
+        self.write(&record).map_err(|_| Lost::Unreadable)?;
         (state.record, state.beat) = (record, now.boot);
         Ok(())
+    }
+
+    /// A heartbeat goes over the one before: that needs no room on a full disk, and after a power cut a record is
+    /// there, where a new file that was never synced may be empty. The end is told by a file of its own where there
+    /// is room for one.
+    fn write(&self, record: &Record) -> Result<(), VolumeError> {
+        let (name, json) = (record::name(self.epoch()), record.to_json());
+        if record.ended && small_file::store(&self.owners, &name, &json).is_ok() {
+            return Ok(());
+        }
+        let written = small_file::overwrite(&self.owners, &name, &json)?;
+        if written { Ok(()) } else { small_file::replace(&self.owners, &name, &json) }
     }
 
     fn check(&self, state: &mut State) -> Result<(), Lost> {
@@ -323,15 +326,9 @@ fn refuse_unless_dead(seen: Seen, owners: &Dir, us: &ProcessFacts, now: Now) -> 
     Err(OwnerError::Held(Box::new(Holder { seen, record, alive: standing == Standing::Alive, age })))
 }
 
-/// Leaves room for what grows: the counter, and the fraction of a time.
-fn with_room(mut json: Vec<u8>) -> Vec<u8> {
-    json.resize((json.len() + RECORD_GROWS).next_multiple_of(512), b' ');
-    json
-}
-
 /// Makes a record under a name that nothing has.
 fn make(owners: &Dir, record: &Record) -> Result<(), VolumeError> {
-    let (name, bytes) = (record::name(record.epoch), with_room(record.to_json()));
+    let (name, bytes) = (record::name(record.epoch), record.to_json());
     match small_file::store_new(owners, &name, &bytes) {
         // No hard links here. Half a record may be seen then, which says nothing and is waited for.
         Err(error) if matches!(error.errno(), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK)) => {

@@ -1,10 +1,12 @@
 //! The owner records: `owners/<epoch>.json`.
 //!
-//! Owns their form and the reading of them. Invariant: a record that is torn, garbled, of another
-//! schema or under a name that is not its own says nothing, but its epoch counts all the same.
+//! Owns their form and the reading of them. Invariants: a record that is torn, garbled, of another
+//! schema or under a name that is not its own says nothing, but its epoch counts all the same; and two
+//! heartbeats differ in digits only, each in its place, so that who reads while one is written over the
+//! other reads a record.
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::process_id::ProcessFacts;
 use crate::volume::dir::Dir;
@@ -14,6 +16,8 @@ use crate::volume::writer::WriterId;
 
 /// Version of the JSON form.
 const SCHEMA: u32 = 1;
+/// Where the counter begins: it has as many digits for as long as anything runs.
+const FIRST_BEAT: u64 = 1_000_000_000;
 /// Most bytes of a record.
 const SIZE_MAX: u64 = 64 << 10;
 
@@ -39,7 +43,8 @@ pub struct Record {
     pub start_time: u64,
     /// Moves with every heartbeat.
     pub counter: u64,
-    /// When the last heartbeat was, by the owner's clock.
+    /// When the last heartbeat was, by the owner's clock; written to the nanosecond.
+    #[serde(serialize_with = "to_the_nanosecond")]
     pub beat_at: Timestamp,
     /// Where it answers.
     pub socket: Option<String>,
@@ -79,7 +84,7 @@ impl Record {
             time_namespace: process.time_namespace,
             pid: process.pid,
             start_time: process.start_time,
-            counter: 0,
+            counter: FIRST_BEAT,
             beat_at: now,
             socket: introduction.socket,
             program: introduction.program,
@@ -94,11 +99,20 @@ impl Record {
         now.duration_since(self.beat_at)
     }
 
+    /// The record of its next heartbeat, or of its end.
+    pub(super) fn moved(&self, now: Timestamp, ended: bool) -> Self {
+        Self { counter: self.counter.saturating_add(1), beat_at: now, ended, ..self.clone() }
+    }
+
     pub(super) fn to_json(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec_pretty(self).expect("a record has string keys only");
         bytes.push(b'\n');
         bytes
     }
+}
+
+fn to_the_nanosecond<S: Serializer>(at: &Timestamp, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{at:.9}"))
 }
 
 /// One reading of a record, as it was on disk. Two readings are equal when nothing moved.
@@ -183,6 +197,24 @@ pub(super) mod tests {
         }
         let newer = String::from_utf8(bytes).unwrap().replace("\"schema\": 1", "\"schema\": 2");
         assert_eq!(Seen::new(7, newer.into_bytes()).record(), None);
+    }
+
+    #[test]
+    fn two_heartbeats_differ_in_digits_only_so_that_a_mixture_of_them_is_a_record() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let times = ["2026-12-03T08:06:23Z", "2026-12-03T08:06:33.12Z", "2026-12-03T08:06:43.999999999Z"];
+        let mut beats = vec![record()];
+        beats.extend((0..30).map(|beat| record().moved(at(times[beat % 3]), false)));
+        let (first, others) = beats.split_first().unwrap();
+        let first = first.to_json();
+        for other in others {
+            let other = other.to_json();
+            assert_eq!(first.len(), other.len());
+            for split in 0..first.len() {
+                let mixture = [&first[..split], &other[split..]].concat();
+                assert!(Seen::new(7, mixture.clone()).record().is_some(), "{}", String::from_utf8_lossy(&mixture));
+            }
+        }
     }
 
     #[test]
