@@ -239,7 +239,7 @@ fn a_daemon_that_lives_through_many_jobs_keeps_its_descriptors_threads_and_memor
     let world = world(&hub);
     let owner = Owner::start(&world);
     let pid = owner.process.id();
-    let mut samples = Vec::new();
+    let (mut samples, mut idle) = (Vec::new(), 0);
     for job in 0..jobs {
         // Some names come back, some are new.
         let name = format!("org/model-{}", job % 10 * (job % 3));
@@ -251,12 +251,19 @@ fn a_daemon_that_lives_through_many_jobs_keeps_its_descriptors_threads_and_memor
         if samples.len().is_multiple_of(quarter) {
             println!("{} jobs: {:?}", samples.len(), samples.last().unwrap());
         }
+        if samples.len() == quarter {
+            idle = fewest_threads(pid);
+        }
     }
     let (early, late) = (most(&samples[quarter..2 * quarter]), most(&samples[samples.len() - 5..]));
     let state: u64 = sizes(&world.volume().join(".muster/state"));
     println!("{early:?} early, {late:?} late, {state} bytes of state, {:?}", hub.spoilt());
     assert!(late.descriptors <= early.descriptors + 4, "{early:?} {late:?}");
-    assert!(late.threads <= early.threads + 4, "{early:?} {late:?}");
+    // How many a pool has at a time is chance, and those without work end after a while; one that each job leaves
+    // behind never does.
+    let left = idle + (jobs - quarter as u64) / 2;
+    println!("{idle} threads without work after {quarter} jobs");
+    wait_until("no thread is left by each second job", SOON, || Figures::of(pid).threads <= left);
     assert!(late.memory_kib <= early.memory_kib + (16 << 10), "{early:?} {late:?}");
     assert!(late.peak_kib <= MEMORY_MAX_KIB, "{late:?}");
     assert!(state < 64 * MIB, "{state} bytes of state");
@@ -291,6 +298,15 @@ fn at_rest(pid: u32) -> Figures {
         Figures::of(pid)
     });
     looks.min_by_key(|figures| figures.descriptors).unwrap()
+}
+
+/// The threads that are left when those of the pools have ended, which wait ten seconds for more work.
+fn fewest_threads(pid: u32) -> u64 {
+    let looks = (0..60).map(|_| {
+        std::thread::sleep(Duration::from_millis(200));
+        Figures::of(pid).threads
+    });
+    looks.min().unwrap()
 }
 
 fn most(samples: &[Figures]) -> Figures {
