@@ -169,6 +169,22 @@ fn the_daemon_signs_with_its_key_and_no_log_or_state_has_anything_of_it() {
 }
 
 #[test]
+fn a_pull_with_a_key_signs_what_a_daemon_without_one_has_fetched() {
+    let hub = Hub::start(repo());
+    let world = Muster::on(&hub);
+    world.args(["keygen", "k"]).run().expect_code(0);
+    let site = Site::of(hub, world);
+    let mut daemon = site.world.args(["daemon"]).spawn();
+    daemon.wait_for_text("owns", site::SOON);
+    let pulled = site.world.args(["pull", "org/model", "--sign-key", "k"]).run().expect_code(0);
+    assert!(pulled.stderr.contains("does the work"), "{pulled}");
+    assert!(pulled.stderr.contains("signed: "), "{pulled}");
+    site.gate().expect_code(0);
+    daemon.terminate();
+    daemon.wait(site::SOON);
+}
+
+#[test]
 fn a_signature_never_stays_beside_another_commit() {
     let site = Site::signed();
     let old = fs::read(site.signature()).unwrap();

@@ -95,11 +95,12 @@ impl Adopt {
             }
             seen.check_space().map_err(|error| CliError::from(&error))?;
         }
-        if !self.pull.is_done(&seen)?
+        if !seen.complete
             && let Some(exit) = foreground::pull(&self.pull, config, seen, &mut signals).await?.stopped()
         {
             return Ok(exit);
         }
+        self.pull.sign(expected.edits())?;
         let aside = self.aside()?;
         self.pull.prune()?;
         self.tell(&dir, &expected, &before, aside)

@@ -6,7 +6,9 @@ use crate::cli::args::SignArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
 use crate::cli::hashing::with_progress;
 use crate::cli::model_ref::{Located, Model, command_on, locate, subject};
+use crate::cli::ui::Ui;
 use crate::cli::{Context, owning, resolve};
+use crate::config::Settings;
 use crate::core::code::Code;
 use crate::core::manifest::Manifest;
 use crate::core::oms::key::PrivateKey;
@@ -37,19 +39,41 @@ pub fn run(args: SignArgs, mut context: Context) -> Result<Exit, Failure> {
         Located::Here(model) => model,
         Located::Absent(_, error) => return Err(error.into()),
     };
-    let question = Question { structure: context.settings.gate.structure.value, ..Question::default() };
+    let Context { settings, ui, .. } = &context;
+    let (signed, answer) = sign_model(&model, &key, settings, ui)?;
+    tell(&model, &signed, &answer, settings, ui)
+}
+
+/// Signs a model if its gate is open. The answer holds the lock: as long as it lives, no update comes.
+///
+/// # Errors
+/// A closed gate, or a signature that cannot be made.
+pub(super) fn sign_model(
+    model: &Model,
+    key: &PrivateKey,
+    settings: &Settings,
+    ui: &Ui,
+) -> Result<(Signed, Answer), CliError> {
+    let question = Question { structure: settings.gate.structure.value, ..Question::default() };
     let mut gate = Gate::new(&model.directory, question);
     let why = "changed on disk since it was verified";
-    let answer = with_progress(&context.ui, &model.shown(), why, |listener| gate.check(listener));
-    match answer.decision.code() {
-        None => signed(&model, &answer, &key, &context),
-        Some(code) => Err(refused(&model, &answer, code, &context).into()),
+    let answer = with_progress(ui, &model.shown(), why, |listener| gate.check(listener));
+    if let Some(code) = answer.decision.code() {
+        return Err(refused(model, &answer, code, settings));
     }
+    let Some(manifest) = &answer.manifest else { return Err(CliError::usage("the model has no manifest")) };
+    let dir = ModelDir::open(&model.directory).map_err(|error| CliError::from(&error))?;
+    let still = || dir.manifest().is_ok_and(|now| now.is_some_and(|now| now.id() == manifest.id()));
+    let signed = sign(&dir, manifest, key, &still).map_err(|error| told(&error, model, settings))?;
+    for extra in &signed.extras {
+        ui.warn(&format!("{extra}: who checks the signature refuses the directory while it is there"));
+    }
+    Ok((signed, answer))
 }
 
 /// Nobody signs what is not known to be right.
-fn refused(model: &Model, answer: &Answer, code: Code, context: &Context) -> CliError {
-    let subject = subject(model, answer.manifest.as_ref().map(Manifest::source), &context.settings, None);
+fn refused(model: &Model, answer: &Answer, code: Code, settings: &Settings) -> CliError {
+    let subject = subject(model, answer.manifest.as_ref().map(Manifest::source), settings, None);
     let error = CliError::new(code, report::verdict(answer, code.exit(), WORDS));
     match hints(answer, &subject).into_iter().next() {
         Some(hint) => error.hint(hint),
@@ -57,13 +81,7 @@ fn refused(model: &Model, answer: &Answer, code: Code, context: &Context) -> Cli
     }
 }
 
-/// The answer holds the lock, so that no update comes between.
-fn signed(model: &Model, answer: &Answer, key: &PrivateKey, context: &Context) -> Result<Exit, Failure> {
-    let Context { settings, ui, .. } = context;
-    let Some(manifest) = &answer.manifest else { return Err(CliError::usage("the model has no manifest").into()) };
-    let dir = ModelDir::open(&model.directory).map_err(|error| CliError::from(&error))?;
-    let still = || dir.manifest().is_ok_and(|now| now.is_some_and(|now| now.id() == manifest.id()));
-    let signed = sign(&dir, manifest, key, &still).map_err(|error| told(&error, model, context))?;
+fn tell(model: &Model, signed: &Signed, answer: &Answer, settings: &Settings, ui: &Ui) -> Result<Exit, Failure> {
     if ui.is_json() {
         ui.result_json(&json!({
             "schema": 1,
@@ -75,10 +93,7 @@ fn signed(model: &Model, answer: &Answer, key: &PrivateKey, context: &Context) -
             "edited": answer.edits.files().iter().map(|edit| &edit.path).collect::<Vec<_>>(),
         }))?;
     } else {
-        ui.result(&line(&signed, answer))?;
-    }
-    for extra in &signed.extras {
-        ui.warn(&format!("{extra}: who checks the signature refuses the directory while it is there"));
+        ui.result(&line(signed, answer))?;
     }
     let gate = command_on("gate", model, settings);
     ui.note(&format!("hint: {gate} --require-signature --key PUBLIC_KEY opens for nothing else"));
@@ -92,11 +107,11 @@ fn line(signed: &Signed, answer: &Answer) -> String {
     format!("{was}: {files} by key {key}…{}: {}", edits.unwrap_or_default(), signed.path.display())
 }
 
-fn told(error: &SignError, model: &Model, context: &Context) -> CliError {
+fn told(error: &SignError, model: &Model, settings: &Settings) -> CliError {
     let hint = match error {
         SignError::File { path, .. } => {
             let path: &RepoPath = path;
-            format!("{} tells more of {path}", command_on("verify", model, &context.settings))
+            format!("{} tells more of {path}", command_on("verify", model, settings))
         }
         SignError::Changed => "try again when nobody changes it any more".to_owned(),
         SignError::Statement(_) => "a signature speaks of files, but for .git* at the root".to_owned(),

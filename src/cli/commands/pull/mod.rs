@@ -8,14 +8,17 @@ mod background;
 mod follow;
 pub(super) mod foreground;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::super::signals::Signals;
+use super::sign::sign_model;
 use crate::cli::args::PullArgs;
 use crate::cli::exit::{CliError, Exit, Failure};
+use crate::cli::model_ref::Model;
 use crate::cli::resolve::PullRequest;
 use crate::cli::{Context, owning, resolve, runtime, ui::Ui};
 use crate::config::{Environment, Settings};
@@ -93,7 +96,7 @@ impl Pull {
             return self.tell_preview(&seen);
         }
         let (manifest, edits) = (seen.resolved.manifest.clone(), seen.expected.edits().clone());
-        if !self.is_done(&seen)? {
+        if !seen.complete {
             seen.check_space().map_err(|error| CliError::from(&error))?;
             if self.request.detach {
                 return background::start(&self);
@@ -102,6 +105,7 @@ impl Pull {
                 return Ok(exit);
             }
         }
+        self.sign(&edits)?;
         self.prune()?;
         self.tell_done(&manifest, &edits)
     }
@@ -121,16 +125,24 @@ impl Pull {
         Ok(Looked::Seen(Box::new(seen)))
     }
 
-    /// Whether nothing is left to do: the model is complete and, where that was asked for, signed.
-    pub(super) fn is_done(&self, seen: &Preview) -> Result<bool, CliError> {
-        let Some(key) = owning::signer(&self.settings)?.filter(|_| seen.complete) else { return Ok(seen.complete) };
-        if !seen.expected.edits().files().is_empty() {
-            return Ok(true);
-        }
-        let directory = self.settings.volume.value.join(self.request.spec.name.as_str());
+    /// Signs what is complete, where that was asked for and whoever made it complete has not: the key of a
+    /// daemon is another, or none. What was changed on purpose is signed by `muster sign` alone.
+    pub(super) fn sign(&self, edits: &LocalEdits) -> Result<(), CliError> {
+        let Some(key) = owning::signer(&self.settings)?.filter(|_| edits.files().is_empty()) else { return Ok(()) };
+        let directory = self.directory();
         let signature = ModelDir::open(&directory).and_then(|dir| dir.signature_bytes());
         let signature = signature.map_err(|error| CliError::from(&error))?;
-        Ok(signature.is_some_and(|bytes| bundle::open(&bytes, &key.public()).is_ok()))
+        if signature.is_some_and(|bytes| bundle::open(&bytes, &key.public()).is_ok()) {
+            return Ok(());
+        }
+        let model = Model { id: Some(self.request.spec.name.clone()), directory, revision: None };
+        let (signed, _answer) = sign_model(&model, &key, &self.settings, &self.ui)?;
+        self.ui.note(&format!("signed: {}", signed.path.display()));
+        Ok(())
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.settings.volume.value.join(self.request.spec.name.as_str())
     }
 
     /// Removes what is set aside of the model, where that was asked for.
@@ -149,7 +161,7 @@ impl Pull {
 
     /// The directory, alone.
     pub(super) fn tell_done(&self, manifest: &Manifest, edits: &LocalEdits) -> Result<Exit, Failure> {
-        let directory = self.settings.volume.value.join(self.request.spec.name.as_str());
+        let directory = self.directory();
         self.ui.note(&done_line(manifest, edits));
         if self.ui.is_json() {
             self.ui.result_json(&json!({
