@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::directory::trouble;
+use super::directory::{beside, trouble};
 use super::error::StoreError;
 
 /// What the name of a state directory's copy beside it ends with.
@@ -94,12 +94,11 @@ impl Copy {
     /// A copy beside the database in `dir`, in a place that one may have been left at; none where none can be
     /// made.
     pub(super) fn beside(dir: &Path) -> Option<Self> {
-        let mut place = dir.as_os_str().to_owned();
-        place.push(TRIAL);
-        drop(Self(place.clone().into()));
+        let place = beside(dir, TRIAL);
+        drop(Self(place.clone()));
         let copied = || {
             let files = files(dir).map_err(|error| trouble("read", dir, error))?;
-            if total(&files) > COPIED_MAX { Ok(None) } else { Self::make(dir, &files, place.into()).map(Some) }
+            if total(&files) > COPIED_MAX { Ok(None) } else { Self::make(dir, &files, place).map(Some) }
         };
         copied().unwrap_or_else(|error: StoreError| {
             tracing::debug!(%error, "the state database is opened without a trial");

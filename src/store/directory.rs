@@ -120,9 +120,7 @@ impl Directory {
             return Err(StoreError::Crowded { dir: self.dir, count: numbers.len() });
         }
         let next = numbers.iter().max().map_or(1, |last| last.saturating_add(1));
-        let mut name = self.dir.clone().into_os_string();
-        name.push(format!("{ASIDE}{next}"));
-        let path = PathBuf::from(name);
+        let path = beside(&self.dir, &format!("{ASIDE}{next}"));
         fs::rename(&self.dir, &path).map_err(|error| trouble("set aside", &self.dir, error))?;
         Ok(SetAside { path, why, written_by })
     }
@@ -159,12 +157,14 @@ fn is_at(file: &File, path: &Path) -> bool {
 pub(super) fn asides(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut numbers = aside_numbers(dir)?;
     numbers.sort_unstable();
-    let name = |number| {
-        let mut name = dir.as_os_str().to_owned();
-        name.push(format!("{ASIDE}{number}"));
-        PathBuf::from(name)
-    };
-    Ok(numbers.into_iter().map(name).collect())
+    Ok(numbers.into_iter().map(|number| beside(dir, &format!("{ASIDE}{number}"))).collect())
+}
+
+/// The neighbour of a state directory whose name has this end more.
+pub(super) fn beside(dir: &Path, end: &str) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 fn aside_numbers(dir: &Path) -> io::Result<Vec<u64>> {

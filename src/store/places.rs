@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::directory::{SetAside, note_in};
+use super::directory::{SetAside, beside, note_in};
 use super::{Opened, Store, StoreError};
 use crate::core::causes::in_words;
 
@@ -59,7 +59,7 @@ impl Store {
     #[must_use]
     pub fn find(place: &Path, program: &str, now: Timestamp) -> Found {
         let mut places: Vec<(PathBuf, Option<Timestamp>)> = (1..=PLACES)
-            .map(|number| beside(place, number))
+            .map(|number| numbered(place, number))
             .map(|dir| (dir.clone(), note_in(&dir).map(|note| note.opened_at)))
             .collect();
         places.sort_by_key(|(_, opened_at)| Reverse(*opened_at));
@@ -86,12 +86,9 @@ impl Store {
     }
 }
 
-fn beside(place: &Path, number: u32) -> PathBuf {
-    let mut name = place.as_os_str().to_owned();
-    if number > 1 {
-        name.push(format!(".{number}"));
-    }
-    name.into()
+/// The first place has the name itself.
+fn numbered(place: &Path, number: u32) -> PathBuf {
+    if number > 1 { beside(place, &format!(".{number}")) } else { place.to_owned() }
 }
 
 #[cfg(test)]
