@@ -292,7 +292,7 @@ fn a_volume_that_hangs_stops_neither_the_api_nor_a_stop() {
         assert_eq!(owner.api.get("/healthz").0, 200);
         assert_eq!(owner.api.get("/v1/models").0, 200);
         assert_eq!(owner.api.state("org/model"), "fetching");
-        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
         std::thread::sleep(Duration::from_millis(100));
     }
     // Nor does one who asks for something, or a job whose state changes.
@@ -300,10 +300,8 @@ fn a_volume_that_hangs_stops_neither_the_api_nor_a_stop() {
     assert!((200..300).contains(&code), "{answer}");
     owner.api.post("/v1/models/org%2Fmodel/pause", "");
     wait_until("the job is paused", SOON, || owner.api.state("org/model") == "paused");
-    let stopped = Instant::now();
     owner.process.terminate();
-    let out = owner.process.wait(Duration::from_secs(60));
-    assert!(stopped.elapsed() < Duration::from_secs(45), "a stop is bounded: {:?}", stopped.elapsed());
+    let out = owner.process.wait(SOON);
     assert_eq!(out.code, Some(0), "{out}");
     stage.fs.lift_all();
     stage.hub.cut(Origin::Cdn);

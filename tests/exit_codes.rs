@@ -121,3 +121,43 @@ fn a_wait_for_somebody_elses_volume_ends_with_the_signal() {
     daemon.terminate();
     daemon.wait(SOON).expect_code(143);
 }
+
+#[test]
+fn a_volume_that_is_no_folder_cannot_be_read_and_is_named() {
+    let world = Muster::new("/no/such/volume");
+    let file = world.home().join("volume");
+    std::fs::write(&file, "a file").unwrap();
+    for verb in ["status", "list"] {
+        let out = world.args([verb, "--volume"]).arg(&file).run().expect_code(18);
+        assert!(out.stderr.contains(file.to_str().unwrap()) && out.stderr.contains("hint: "), "{verb}: {out}");
+    }
+}
+
+// class: writers
+#[test]
+fn a_verify_of_a_directory_that_is_being_changed_waits_for_nobody() {
+    let (_hub, world) = with(&["one"]);
+    let lock = world.model("one").join(".muster/in-use");
+    let lock = std::fs::File::options().read(true).write(true).open(lock).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    world.args(["verify", "one"]).run().expect_code(15);
+    drop(lock);
+    world.args(["verify", "one"]).run().expect_code(0);
+}
+
+#[test]
+fn a_scrub_of_no_such_part_rate_or_model_reads_nothing() {
+    let (_hub, world) = with(&["one"]);
+    for (args, said) in [
+        (&["one", "--subset", "9/4"][..], "9/4"),
+        (&["one", "--limit", "fast"], "fast"),
+        (&["one", "--all"], "--all"),
+        (&[], "MODEL"),
+    ] {
+        let out = world.args([&["scrub"], args].concat()).run().expect_code(2);
+        assert!(out.stderr.contains(said), "{args:?}: {out}");
+    }
+    let out = world.args(["scrub", "none"]).run().expect_code(13);
+    assert!(out.stderr.contains("`none`"), "{out}");
+    assert!(!world.model("one").join(".muster/scrubbed.json").exists());
+}

@@ -118,8 +118,8 @@ fn a_second_interrupt_ends_a_pull_at_once_and_the_next_one_goes_on() {
     child.interrupt();
     child.interrupt();
     let asked = Instant::now();
-    child.wait(Duration::from_secs(20)).expect_code(130);
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    child.wait(SOON).expect_code(130);
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
     hub.cut(Origin::Cdn);
     hub.release();
     pull(&world).run().expect_code(0);
@@ -137,8 +137,8 @@ fn signals_end_a_pull_that_waits_for_an_answer() {
         wait_until("it connects", SOON, || hub.open_connections(Origin::Hub) > 0);
         let asked = Instant::now();
         child.signal(signal);
-        child.wait(Duration::from_secs(20)).expect_code(code);
-        assert!(asked.elapsed() < Duration::from_secs(5));
+        child.wait(SOON).expect_code(code);
+        assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
         assert_eq!(listing(world.volume()), Vec::<String>::new());
         hub.cut(Origin::Hub);
         wait_until("it is gone", SOON, || hub.open_connections(Origin::Hub) == 0);
@@ -199,16 +199,14 @@ fn a_daemon_reloads_at_a_hangup_and_ends_at_once_at_a_second_signal() {
             owner.process.signal(Signal::HUP);
         }
         assert_eq!(owner.api.get("/healthz").0, 200, "it goes on");
-        let asked = Instant::now();
         owner.process.terminate();
         if let Some(signal) = second {
             owner.process.signal(signal);
         }
-        let out = owner.process.wait(Duration::from_secs(30));
+        let out = owner.process.wait(SOON);
         // Two signals of one kind that come at once are one, and the first may end it before the second.
         let codes = [Some(0), Some(143), Some(code)];
         assert!(if second.is_some() { codes.contains(&out.code) } else { out.code == Some(0) }, "{out}");
-        assert!(asked.elapsed() < Duration::from_secs(25), "{:?}", asked.elapsed());
         hub.cut(Origin::Cdn);
         hub.release();
         pull(&world).run().expect_code(0);

@@ -310,6 +310,49 @@ fn only_the_named_files_are_read_and_another_name_is_refused() {
     site.assert_repaired();
 }
 
+// class: progress-lost, bounds
+#[test]
+fn a_repair_that_cannot_end_says_why_and_keeps_what_came_for_the_next_one() {
+    let site = Site::of(2, 129 * MIB);
+    flip_byte(&site.path(SHARD), BLOCK + 5);
+    flip_byte(&site.path(SHARD), 5 * BLOCK + 5);
+    hide(&site.directory(), SHARD);
+    // Replacing a file takes no more room than it had; a file that is not there does.
+    let away = site.world.home().join("away");
+    std::fs::copy(site.path(SHARD), &away).unwrap();
+    std::fs::remove_file(site.path(SHARD)).unwrap();
+    let short = site.repair(&["--full", "--reserve", "900TB"]).run().expect_code(16);
+    assert!(short.stderr.contains("not enough space") && short.stderr.contains("hint: "), "{short}");
+    assert_eq!(site.fetched(), 0);
+    std::fs::copy(&away, site.path(SHARD)).unwrap();
+    site.hub.always(Match::resolve(SHARD), Behaviour::status(403));
+    let refused = site.repair(&["--full"]).run().expect_code(17);
+    assert!(refused.stderr.contains("403"), "{refused}");
+    site.hub.behave();
+    site.hub.unreachable(Origin::Hub);
+    let away = site.repair(&["--retry-for", "1s"]).run().expect_code(18);
+    assert!(away.stderr.contains("127.0.0.1"), "{away}");
+    site.hub.reachable(Origin::Hub);
+    site.gate().expect_code(10);
+    site.hub.forget();
+    for (bytes, code) in [(BLOCK / 2, 130), (BLOCK, 143)] {
+        site.hub.hold_after(BLOCK / 2);
+        let mut stopped = site.repair(&[]).spawn();
+        wait_until("bytes come", SOON, || site.fetched() >= bytes - MIB);
+        if code == 130 {
+            stopped.interrupt();
+        } else {
+            stopped.terminate();
+        }
+        stopped.wait(SOON).expect_code(code);
+        site.hub.release();
+        site.gate().expect_code(10);
+    }
+    site.repair(&[]).run().expect_code(0);
+    assert!(site.fetched() <= 2 * BLOCK + 2 * TWICE, "{} bytes fetched", site.fetched());
+    site.assert_repaired();
+}
+
 /// A plain copy of the model's files, without what muster knows of them.
 fn copy_of(site: &Site) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();

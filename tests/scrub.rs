@@ -266,6 +266,31 @@ fn a_directory_that_is_being_changed_ends_with_15_and_one_without_a_receipt_says
     assert!(out.stderr.contains("muster verify m"), "{out}");
 }
 
+// class: progress-lost
+#[test]
+fn a_scrub_that_is_stopped_remembers_what_it_read() {
+    let (_hub, world, directory) = pulled();
+    // Slow enough for the record to be written, as every ten seconds, while the second shard is read.
+    let mut stopped = world.args(["scrub", "m", "--limit", "3MB"]).spawn();
+    wait_until("the record is written", SOON, || directory.join(".muster/scrubbed.json").exists());
+    assert!(stopped.is_running());
+    stopped.terminate();
+    let out = stopped.wait(SOON);
+    assert_eq!((out.code, out.signal), (None, Some(15)), "143 in a shell: {out}");
+    let read = || -> Vec<String> {
+        let record: Value =
+            serde_json::from_slice(&fs::read(directory.join(".muster/scrubbed.json")).unwrap()).unwrap();
+        record["files"].as_object().unwrap().keys().cloned().collect()
+    };
+    let (first, second) = (shard(0).0, shard(1).0);
+    let before = read();
+    assert!(before.contains(&first) && !before.contains(&second), "{before:?}");
+    // As much again is of what was not read yet.
+    scrub(&world, 0, &["m", "--subset", &format!("{SHARD}B")]);
+    let after = read();
+    assert!(after.contains(&first) && after.contains(&second), "{after:?}");
+}
+
 #[test]
 fn a_record_that_is_garbled_or_from_another_program_is_none() {
     let (_hub, world, directory) = pulled();

@@ -674,7 +674,7 @@ fn pace_bounds_the_bytes_of_a_connection() {
     let start = Instant::now();
     assert_eq!(get(&url).body.len(), 300_000);
     let took = start.elapsed();
-    assert!(took > Duration::from_millis(250) && took < Duration::from_secs(5), "{took:?}");
+    assert!(took > Duration::from_millis(250), "{took:?}");
 }
 
 #[test]

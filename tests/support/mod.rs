@@ -79,6 +79,10 @@ pub fn skip(why: &str) {
     std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("stderr");
 }
 
+/// What waits for nothing is done by then, however busy the machine; the least that muster waits for a silent server
+/// by default is longer.
+pub const AT_ONCE: Duration = Duration::from_secs(25);
+
 /// Looks at `condition` every few milliseconds until it holds; panics with `what` after `limit`.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {

@@ -42,11 +42,13 @@ fn repo(files: &[(&str, u64)]) -> RepoSpec {
     files.iter().map(file).fold(RepoSpec::new("org/model"), RepoSpec::file)
 }
 
-/// How long these tests wait for a head, for bytes, for a connection: long enough that a loaded machine
-/// does not make a peer look silent that is not.
-const PATIENCE: &str = "2s";
+/// How long a head, bytes or a connection may take: on no machine does a peer look silent that is not.
+const PATIENCE: &str = "60s";
+/// The same against a peer that is silent on purpose. Requests are not counted then: on a busy machine another
+/// one may look silent, too.
+const HASTE: &str = "2s";
 
-/// A hub, and a world that loses patience soon.
+/// A hub, and a world that asks it.
 struct Scene {
     hub: Hub,
     world: Muster,
@@ -56,16 +58,20 @@ struct Scene {
 impl Scene {
     fn of(repo: RepoSpec) -> Self {
         let hub = Hub::start(repo.clone());
-        let mut world = Muster::on(&hub);
-        for (name, value) in [
-            ("MUSTER_CONNECT_TIMEOUT", PATIENCE),
-            ("MUSTER_HEADER_TIMEOUT", PATIENCE),
-            ("MUSTER_IDLE_TIMEOUT", PATIENCE),
-            ("MUSTER_RETRY_FOR", "20s"),
-        ] {
-            world = world.env(name, value);
+        let world = Muster::on(&hub).env("MUSTER_RETRY_FOR", "20s");
+        Self { hub, world, repo }.waiting(PATIENCE)
+    }
+
+    /// The same, but silence is soon taken for the end of a connection.
+    fn hasty(self) -> Self {
+        self.waiting(HASTE)
+    }
+
+    fn waiting(mut self, time: &str) -> Self {
+        for name in ["MUSTER_CONNECT_TIMEOUT", "MUSTER_HEADER_TIMEOUT", "MUSTER_IDLE_TIMEOUT"] {
+            self.world = self.world.env(name, time);
         }
-        Self { hub, world, repo }
+        self
     }
 
     fn pull(&self) -> Invocation {

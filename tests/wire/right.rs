@@ -39,8 +39,7 @@ fn one_large_file_is_fetched_by_all_connections_and_split_at_the_tail() {
     // Nobody gets far before all are there.
     scene.hub.hold_after(MIB);
     scene.hub.pace(4 * MIB);
-    let world = scene.world.clone().env("MUSTER_IDLE_TIMEOUT", "60s");
-    let child = world.args(["pull", "org/model", "--connections", "8"]).spawn();
+    let child = scene.world.args(["pull", "org/model", "--connections", "8"]).spawn();
     wait_until("eight connections", SOON, || scene.hub.open_connections(Origin::Cdn) >= 8);
     scene.hub.release();
     child.wait(SOON).expect_code(0);
@@ -59,8 +58,7 @@ fn one_large_file_is_fetched_by_all_connections_and_split_at_the_tail() {
 fn where_the_next_file_lies_is_asked_while_the_one_before_comes_and_once() {
     let scene = Scene::of(repo(&[("a.bin", 9 * MIB), ("b.bin", 8 * MIB), ("c.bin", 7 * MIB)]));
     scene.hub.hold_after(6 * MIB);
-    let world = scene.world.clone().env("MUSTER_IDLE_TIMEOUT", "60s");
-    let child = world.args(["pull", "org/model", "--connections", "1"]).spawn();
+    let child = scene.world.args(["pull", "org/model", "--connections", "1"]).spawn();
     wait_until("the second question", SOON, || scene.hub.resolves_of("b.bin") == 1);
     assert_eq!((scene.reads_of("a.bin").len(), scene.reads_of("b.bin").len()), (1, 0), "a.bin is on its way");
     scene.hub.release();

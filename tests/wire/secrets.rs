@@ -57,7 +57,7 @@ fn a_redirect_of_the_resolver_to_another_port_never_carries_the_token() {
 // class: proxies
 #[test]
 fn a_redirect_of_the_storage_to_another_port_is_followed_with_the_range() {
-    let scene = Scene::of(repo(&[("a.bin", 300_000)]));
+    let scene = Scene::of(repo(&[("a.bin", 300_000)])).hasty();
     scene.hub.on(Match::cdn("a.bin").get()).then(Behaviour::StallAfter(100_000));
     let child = scene.pull().spawn();
     wait_until("the first request", SOON, || scene.hub.count(Match::cdn("a.bin").get()) == 1);
