@@ -442,15 +442,21 @@ fn play_all(cases: &[Case], threads: usize) -> (Vec<(Case, Outcome)>, Vec<String
                     if so_far > 0 && so_far.is_multiple_of(100) {
                         println!("{so_far} of {} cases", cases.len());
                     }
-                    match catch_unwind(AssertUnwindSafe(|| play(case))) {
-                        Ok(Ok(outcome)) => done.lock().unwrap().push((case.clone(), outcome)),
-                        Ok(Err(why)) => wrong.lock().unwrap().push(format!("{case}: {why}")),
+                    let why = match catch_unwind(AssertUnwindSafe(|| play(case))) {
+                        Ok(Ok(outcome)) => {
+                            done.lock().unwrap().push((case.clone(), outcome));
+                            continue;
+                        }
+                        Ok(Err(why)) => why,
                         Err(panic) => {
                             let said = panic.downcast_ref::<String>().cloned();
-                            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|&said| said.to_owned()));
-                            wrong.lock().unwrap().push(format!("{case}: {}", said.unwrap_or_default()));
+                            said.or_else(|| panic.downcast_ref::<&str>().map(|&said| said.to_owned()))
+                                .unwrap_or_default()
                         }
-                    }
+                    };
+                    // A run of all cases takes long, and may be ended before it ends.
+                    println!("wrong: {case}: {why}");
+                    wrong.lock().unwrap().push(format!("{case}: {why}"));
                 }
             });
         }

@@ -24,6 +24,7 @@ TREE_PAGE = 1000
 WINDOW_BYTES = 4 * 1024 * 1024
 # Not in Python's socket module.
 SO_MAX_PACING_RATE = 47
+SEND_BUFFER_BYTES = 512 * 1024
 QUERY = "Expires=4102444800&Policy=eyJTdGF0ZW1lbnQiOltdfQ__&Signature=c2lnbmVk~x-&Key-Pair-Id=K1"
 LOG_FLUSH_S = 0.2
 
@@ -109,6 +110,8 @@ class Server:
             listener = socket.socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, self.profile.pace)
+            # The log takes what is in the kernel's buffer for sent: that is to be little beside a request.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             listener.setblocking(False)
             listener.bind(("127.0.0.1", self.near["cdn"]))
             listener.listen(511)
